@@ -27,6 +27,7 @@ from controller.config.models import Config
 from controller.core.core import Core
 from controller.host.collector import rare_collections
 from controller.host.status_file import StatusFile, pause_after
+from controller.view.over_time import ages, starts
 from controller.view.shown_run import ShownRun
 from controller.view.site import PAGES
 from tests.support.extra import added_by
@@ -132,6 +133,8 @@ def answers(run: ShownRun) -> None:
         "moment": lambda: run.moment({}),
         "now": lambda: run.now({}, find=""),
         "ledger": lambda: run.ledger({}),
+        "starts": lambda: starts(run, {}),
+        "ages": lambda: ages(run),
         "timeline": lambda: run.timeline(None, None, ""),
         "metrics": run.metrics,
     }

@@ -84,7 +84,7 @@ def taken(link: str, pages: list[str], output: Path) -> int:
                     page.evaluate(f"location.hash = '#{path}?run=0{at}&{more}'")
                     page.wait_for_selector(f"nav a[aria-current][href^='#{path}?']", timeout=WAIT_MS)
                     page.wait_for_selector(f"#page[data-page='{path}'] section", timeout=WAIT_MS)
-                    if path == "timeline":
+                    if path in ("timeline", "ledger", "metrics"):
                         reading = page.locator("#page", has_text="reading the history")
                         reading.wait_for(state="detached", timeout=WAIT_MS)
                     page.wait_for_load_state("networkidle", timeout=WAIT_MS)

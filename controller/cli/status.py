@@ -8,8 +8,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from controller.cli.command_line import Run
 from controller.cli.console import verdict_lines
@@ -17,15 +23,59 @@ from controller.cli.say import say
 from controller.durability.holder import controller_of
 from controller.history.alarms import alarms
 from protocol.errors import RunError
+from protocol.plain_text import plain
 
 LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
+WATCH_S = 1.0  # between two looks at a file of another process, which says nothing when it is written
 WORTH_TELLING_S = 5.0  # of a wait that is not overdue
 
 
-def status(run: Run) -> None:
+def status(
+    run: Run,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again each second, in place, until the run ends.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: one object; with --watch one a line.")
+    ] = False,
+) -> None:
     """Tell where a run stands and what it waits for; it may go on, hang, or have died."""
-    for line in in_words(Path(run), now=time.time()):
-        say(line)
+    looks = _looks(Path(run), is_endless=watch)
+    if as_json:
+        for _ in looks:
+            print(json.dumps(for_programs(Path(run), now=time.time())), flush=True)
+    elif watch:
+        with Live(console=Console(highlight=False), auto_refresh=False) as live:
+            for _ in looks:
+                words = "\n".join(map(plain, in_words(Path(run), now=time.time())))
+                live.update(Text(words), refresh=True)
+    else:
+        for line in in_words(Path(run), now=time.time()):
+            say(line)
+
+
+def _looks(run: Path, *, is_endless: bool) -> Iterator[None]:
+    """A moment to look at the run, each second until it has ended; or only now."""
+    while True:
+        is_last = not is_endless or (run / "summary.json").exists() or controller_of(run) is None
+        yield
+        if is_last:
+            return
+        time.sleep(WATCH_S)
+
+
+def for_programs(run: Path, *, now: float) -> dict[str, Any]:
+    """What the run says of itself, how it is, and how old that is. Raises: RunError if there is no run."""
+    path, seen = _read(run)
+    try:
+        wrong = _alarms_of(run, bound=seen.get("staleness/max_allowed"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(run, run / "metrics.jsonl", error) from error
+    if path.name == "summary.json":
+        return {"state": "over", "age_s": None, "alarms": wrong, **seen}
+    age_s = max(0.0, now - path.stat().st_mtime)
+    state = "gone" if controller_of(run) is None else "silent" if age_s > LATE_S else "live"
+    return {"state": state, "age_s": round(age_s, 3), "alarms": wrong, **seen}
 
 
 def stop(run: Run) -> None:
@@ -45,6 +95,15 @@ def stop(run: Run) -> None:
 
 def in_words(run: Path, *, now: float) -> list[str]:
     """The lines that `status` prints; `now`: seconds since 1970. Raises: RunError if there is no run."""
+    path, seen = _read(run)
+    try:
+        return _of_the_end(run, seen) if path.name == "summary.json" else _of_now(run, path, seen, now=now)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(run, path, error) from error
+
+
+def _read(run: Path) -> tuple[Path, dict[str, Any]]:
+    """The file in which the run says where it stands, and what it says. Raises: RunError."""
     path = next((run / name for name in ("summary.json", "status.json") if (run / name).exists()), None)
     if path is None:
         raise RunError(
@@ -52,13 +111,19 @@ def in_words(run: Path, *, now: float) -> list[str]:
             "that has begun."
         )
     try:
-        seen: dict[str, Any] = json.loads(path.read_text())
-        return _of_the_end(run, seen) if path.name == "summary.json" else _of_now(run, path, seen, now=now)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"{path} is damaged, or of another release: {type(error).__name__}: {error}. Expected what the "
-            f"controller writes there; its journal is whole without it: `launch.py replay {run}`."
-        ) from error
+        seen = json.loads(path.read_text())
+        if not isinstance(seen, dict):
+            raise TypeError(f"{type(seen).__name__} instead of an object")
+    except (ValueError, TypeError) as error:
+        raise _damaged(run, path, error) from error
+    return path, seen
+
+
+def _damaged(run: Path, path: Path, error: Exception) -> RunError:
+    return RunError(
+        f"{path} is damaged, or of another release: {type(error).__name__}: {error}. Expected what the "
+        f"controller writes there; its journal is whole without it: `launch.py replay {run}`."
+    )
 
 
 def _of_now(run: Path, path: Path, seen: dict[str, Any], *, now: float) -> list[str]:
@@ -90,11 +155,15 @@ def _of_now(run: Path, path: Path, seen: dict[str, Any], *, now: float) -> list[
 
 def _alarms(run: Path, *, bound: int | None = None) -> list[str]:
     """What is wrong with the learning of the run, by its metrics; `bound`: its max_staleness, where known."""
-    made, evaluated = (_whole_lines(run / name) for name in ("metrics.jsonl", "evaluations.jsonl"))
     return [
-        f"ALARM, {one.name} ({one.owner}): {one.evidence}. {one.remedy}"
-        for one in alarms(made, evaluated, bound=bound)
+        f"ALARM, {one['name']} ({one['owner']}): {one['evidence']}. {one['remedy']}"
+        for one in _alarms_of(run, bound=bound)
     ]
+
+
+def _alarms_of(run: Path, *, bound: int | None = None) -> list[dict[str, Any]]:
+    made, evaluated = (_whole_lines(run / name) for name in ("metrics.jsonl", "evaluations.jsonl"))
+    return [one._asdict() for one in alarms(made, evaluated, bound=bound)]
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from controller.view.over_time import ages, starts
 from controller.view.shown_run import ShownRun
 from protocol.errors import StaleFlowError
 
@@ -80,6 +81,8 @@ def _answers(run: ShownRun) -> dict[str, Any]:
         f"{one}/now": run.now({}, find=""),
         f"{one}/ledger": run.ledger({}),
         f"{one}/timeline": run.timeline(None, None, ""),
+        f"{one}/starts": starts(run, {}),
+        f"{one}/ages": ages(run),
         f"{one}/metrics": run.metrics(),
         f"{one}/samples": samples,
     }

@@ -13,6 +13,7 @@ from controller.core.core import Core
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance, TextWorker
 from controller.durability.replay import Replayed, in_words, kind, shortened
+from controller.view.critical_path import Awaited, awaited_groups, batch_left_s, expected
 from controller.view.written import at_most, is_number
 
 MOST_WAITS = 40
@@ -127,6 +128,7 @@ def ledger_of(core: Core) -> Json:
         groups = sorted(by_due.pop(buffer.train_version, ()), key=_nearness)
         columns.append({**_slots(buffer), "groups": [_cell(core, group, blockers) for group in groups]})
     late = [group for groups in by_due.values() for group in groups]
+    awaited = awaited_groups(core)
     return {
         "batch_groups": ledger.batch_groups,
         "max_staleness": ledger.max_staleness,
@@ -141,7 +143,8 @@ def ledger_of(core: Core) -> Json:
             "ahead": list(core.training.trainer_batches.ahead),
         },
         "fresh": len(state.fresh),
-        "waits": _waits(core),
+        "waits": [_wait(core, one) for one in awaited[:MOST_WAITS]],
+        "left_s": batch_left_s(core, awaited),
         "waiting_for": core.snapshot().waiting_for,
     }
 
@@ -206,13 +209,13 @@ def event_of(core: Core, turn: Replayed | None) -> Json | None:
 
 def _cell(core: Core, group: Group, blockers: set[int]) -> Json:
     """A group in the ledger: how far it is."""
-    done, expected = group.response_tokens, sum(_expected(core, group))
+    done, at_end = group.response_tokens, sum(expected(core, group))
     finished = sum(member.state == "finished" for member in group.members)
     return {
         "id": group.id,
         "state": group.state,
         "version": group.policy_version,
-        "done": 1.0 if group.state != "generating" else round(min(1.0, done / max(1, expected)), 3),
+        "done": 1.0 if group.state != "generating" else round(min(1.0, done / max(1, at_end)), 3),
         "finished": finished,
         "size": group.size,
         "queued": sum(member.state == "queued" for member in group.members),
@@ -221,45 +224,14 @@ def _cell(core: Core, group: Group, blockers: set[int]) -> Json:
     }
 
 
-def _expected(core: Core, group: Group) -> list[int]:
-    """Tokens that its responses will have, as predicted."""
-    return [
-        member.response_tokens
-        if member.state == "finished"
-        else max(member.response_tokens, core.state.expected_tokens(group, member))
-        for member in group.members
-        if member.state != "dropped"
-    ]
-
-
-def _waits(core: Core) -> list[Json]:
-    """Who the next batch waits for, with the places of their responses.
-
-    Groups that are due now, and as many of those nearest to their end as the batch lacks beside them.
-    """
-    state, ledger = core.state, core.state.ledger
-    under_way = [
-        group
-        for group in state.groups.values()
-        if group.state in ("generating", "scoring") and not group.is_evaluation and group.id in ledger
-    ]
-    due_now = {group.id for group in under_way if ledger.deadline(group.id) <= ledger.train_version}
-    under_way.sort(key=lambda group: (group.id not in due_now, _left(core, group), group.id))
-    count = max(len(due_now), ledger.batch_groups - ledger.occupied, 0)
-    return [_wait(core, group, is_due=group.id in due_now) for group in under_way[: min(count, MOST_WAITS)]]
-
-
-def _left(core: Core, group: Group) -> int:
-    """Tokens that it is expected to need still; fewer than any if it only waits for its rewards."""
-    return -1 if group.state == "scoring" else sum(_expected(core, group)) - group.response_tokens
-
-
-def _wait(core: Core, group: Group, *, is_due: bool) -> Json:
+def _wait(core: Core, awaited: Awaited) -> Json:
+    group = awaited.group
     open_members = [member for member in group.members if member.state in ("queued", "running")]
     return {
         "group": group.id,
         "state": group.state,
-        "is_due": is_due,
+        "is_due": awaited.is_due,
+        "left_s": awaited.left_s,
         "members": [
             {
                 "member": member.id.member,

@@ -7,7 +7,7 @@ time that they ask again it goes on.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from math import inf
@@ -19,9 +19,9 @@ from controller.durability.core_image import InParts
 from controller.durability.holder import controller_of
 from controller.durability.recording import Recording
 from controller.history.given_orders import orders
-from controller.history.sample_text import SampleReader
 from controller.history.story import Beginning
 from controller.history.why import why
+from controller.view.pace_of_steps import pace_of
 from controller.view.past.background import Background
 from controller.view.past.kept_past import (
     LEAST_EVENTS,
@@ -33,11 +33,12 @@ from controller.view.past.kept_past import (
     keep_past,
 )
 from controller.view.past.life import as_json, life_of
-from controller.view.past.replica import NEAR, Instant, Replica, StillReading
-from controller.view.past.timeline import picture
+from controller.view.past.replica import NEAR, Instant, Replica, StillReading, moment_of
+from controller.view.past.timeline import Timeline
+from controller.view.past.timeline_picture import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, recent_of, workers_of
-from controller.view.written import Written, columns_of, not_heard, quiet_s, said_in, sample_as_json
-from protocol.errors import RunError
+from controller.view.shown_samples import ShownSamples
+from controller.view.written import Written, by_source, columns_of, not_heard, quiet_s, said_in
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
@@ -63,7 +64,7 @@ class ShownRun:
         self._keyframes_bytes = keyframes_bytes
         self._recording: Recording | None = None
         self._background: Background | None = None
-        self._written = Written(self.path)
+        self._written, self._samples = Written(self.path), ShownSamples()
         self._kept_newest = 0  # the event up to which the next view of the run need not read
         self._saved = 0  # the event up to which the pass is kept beside the run
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
@@ -141,6 +142,7 @@ class ShownRun:
                 "alarms": [*not_heard(quiet), *written.damaged(), *wrong],
                 "last_step": figures_of(lines, steps),
                 "recent": recent_of(lines, steps),
+                "pace": pace_of(lines, steps, core.state.config, cap=core.state.pace.cap),
                 "quiet_s": quiet,
             }
             if not instant.number:  # it has not been told that the run begins, so nothing is amiss
@@ -173,19 +175,23 @@ class ShownRun:
                 life = as_json(life_of(recording, number, self._beginning(recording, number)))
                 if self.state() != "live":
                     self._lives[number] = life
-            reader = SampleReader(recording)
-            kept = [key for key in reader.kept() if key[1] == number]
+            kept = [key for key in recording.sample_keys() if key[1] == number]
         return {**standing, "life": life, "samples": kept}
 
     def timeline(self, begin_s: float | None, end_s: float | None, wanted: str) -> Json:
         """The page Timeline, as far as the pass over the history has come; default the whole run."""
+        with self.history() as (timeline, progress):
+            until_s = progress["until_s"] if end_s is None else end_s
+            return picture(timeline, begin_s or 0.0, until_s, wanted=wanted) | progress
+
+    @contextmanager
+    def history(self) -> Iterator[tuple[Timeline, Json]]:
+        """What the pass over the history knows, which stands still meanwhile; and how far it is."""
         with self._answering():
             recording = self._look()
             background = self._follow(recording)
         with background.lock:
-            until_s = recording.until_s if end_s is None else end_s
-            shown = picture(background.timeline, begin_s or 0.0, until_s, wanted=wanted)
-        return shown | {"until_s": recording.until_s} | self._progress(recording)
+            yield background.timeline, {"until_s": recording.until_s} | self._progress(recording)
 
     @contextmanager
     def replica(self) -> Iterator[Replica]:
@@ -216,22 +222,23 @@ class ShownRun:
     def samples(self) -> Json:
         """The keys of all kept samples with what a list shows of them."""
         with self._lock:
-            reader = SampleReader(self._look())
-            return {"kept": reader.kept(), "has_text": reader.has_text}
+            return self._samples.kept(self._look())
+
+    def find_samples(self, words: Mapping[str, str]) -> Json:
+        """A page of the responses that words of an address ask for; how much there is still to be read."""
+        with self._lock:
+            return self._samples.find(self._look(), words)
 
     def sample(self, step: int, group: int) -> Json:
         """One kept group. Raises: RunError if it is not kept."""
         with self._lock:
-            found = SampleReader(self._look()).read(step, group)
-        if found is None:
-            raise RunError(f"No sample of group {group} of step {step} is kept; expected one of the list.")
-        return sample_as_json(found)
+            return self._samples.one(self._look(), step, group)
 
     def metrics(self) -> Json:
         """metrics.jsonl and evaluations.jsonl as columns."""
         return {
             "steps": columns_of(self._written.lines("metrics.jsonl")),
-            "evaluations": columns_of(self._written.lines("evaluations.jsonl")),
+            "evaluations": columns_of([by_source(line) for line in self._written.lines("evaluations.jsonl")]),
         }
 
     def orders(self) -> Json:
@@ -366,7 +373,7 @@ class ShownRun:
         past.read_on(recording)
         try:
             with past.hurrying(is_late):
-                return past, _go(past, self._known_event(at))
+                return past, moment_of(past, self._known_event(at))
         finally:
             self._follow(recording)
 
@@ -378,18 +385,6 @@ class ShownRun:
         with self._background.lock:
             number = self._background.timeline.event_of_step(int(step))
         return at if number is None else {"event": str(number)}
-
-
-def _go(replica: Replica, at: dict[str, str]) -> Instant:
-    """Raises: RunError if what was asked for is no moment."""
-    try:
-        if "event" in at:
-            return replica.at(int(at["event"]))
-        if "step" in at:
-            return replica.at_step(int(at["step"]))
-        return replica.at_time(float(at["second"]))
-    except (ValueError, OverflowError):
-        raise RunError(f"{at} is no moment: expected a number behind event, second or step.") from None
 
 
 def late_after(seconds: float) -> IsLate:

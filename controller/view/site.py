@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from controller.view.door.access import HEADERS, MOST_BODY_BYTES, Access, Asked
 from controller.view.door.shared import Made, SharedAnswers
 from controller.view.door.viewers import Viewers
+from controller.view.over_time import ages, starts
 from controller.view.past.replica import StillReading
 from controller.view.prometheus import exposition
 from controller.view.shown_run import ShownRun
@@ -73,6 +74,8 @@ class Site:
             Route(f"{one}/now", self._of(_now)),
             Route(f"{one}/ledger", self._of(lambda run, ask: run.ledger(_at(ask), patience_s=PATIENCE_S))),
             Route(f"{one}/timeline", self._of(_timeline)),
+            Route(f"{one}/starts", self._of(lambda run, ask: starts(run, _at(ask), patience_s=PATIENCE_S))),
+            Route(f"{one}/ages", self._of(lambda run, ask: ages(run))),
             Route(
                 f"{one}/groups/{{group:int}}",
                 self._of(
@@ -80,6 +83,7 @@ class Site:
                 ),
             ),
             Route(f"{one}/samples", self._of(lambda run, ask: run.samples())),
+            Route(f"{one}/samples/found", self._of(lambda run, ask: run.find_samples(ask.query_params))),
             Route(
                 f"{one}/samples/{{step:int}}/{{group:int}}",
                 self._of(lambda run, ask: run.sample(ask.path_params["step"], ask.path_params["group"])),

@@ -1,4 +1,4 @@
-"""What a run wrote beside its journal, as pages want it: lines as columns, samples as columns of tokens.
+"""What a run wrote beside its journal, as pages want it: lines as columns.
 
 Invariant: a file is read as it is at that moment, and may be in the middle of being written.
 """
@@ -11,7 +11,6 @@ from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
 from controller.history.alarms import alarms
-from controller.history.sample_text import SampleGroup, rounded
 from protocol.errors import RunError
 
 Json = dict[str, Any]
@@ -74,30 +73,6 @@ class Written:
                     {"name": "damaged file", "owner": name, "evidence": str(error), "remedy": remedy}
                 )
         return found
-
-
-def sample_as_json(sample: SampleGroup) -> Json:
-    """Tokens as columns, so that a response of 1,000 tokens is some 20 kB."""
-    return {
-        "step": sample.step,
-        "group": sample.group,
-        "why": sample.why,
-        "prompt": sample.prompt,
-        "row": sample.row,
-        "staleness": sample.staleness,
-        "responses": [
-            {
-                "member": one.member, "reward": one.reward, "parts": one.parts, "advantage": one.advantage,
-                "ending": one.ending,
-                "texts": [token.text for token in one.tokens],
-                "logprobs": [rounded(token.logprob, 4) for token in one.tokens],
-                "drifts": [rounded(token.drift, 4) for token in one.tokens],
-                "weights": [rounded(token.weight, 4) for token in one.tokens],
-                "versions": [token.policy_version for token in one.tokens],
-            }
-            for one in sample.responses
-        ],
-    }  # fmt: skip
 
 
 class GrowingLines:
@@ -180,6 +155,20 @@ def said_in(run: Path) -> Json:
         if isinstance(found, dict):
             return {key: found[key] for key, kind in SAID.items() if isinstance(found.get(key), kind)}
     return {}
+
+
+def by_source(line: Json) -> Json:
+    """A line of evaluations.jsonl with the figures of each data source, where there are several."""
+    sources = line.get("sources")
+    if not isinstance(sources, dict) or len(sources) < 2:
+        return line
+    found = {
+        f"{key} of {name}": value
+        for name, figures in sources.items()
+        if isinstance(figures, dict)
+        for key, value in figures.items()
+    }
+    return {**line, **found}
 
 
 def quiet_s(run: Path, now: float) -> float:

@@ -124,7 +124,7 @@ def test_a_run_is_seen_to_move_and_obeys_the_page(page, started, browser):
 
     open_tab(page, "Timeline")
     playwright.expect(page.locator(".legend").first).to_contain_text("gone", timeout=LIMIT_MS)
-    find = page.get_by_label("part of a worker's name")
+    find = page.get_by_label("filter of workers")
     find.click()
     for letter in "rollout":  # slower than the page is made again
         page.keyboard.type(letter)

@@ -19,6 +19,7 @@ from controller.config.models import StalenessSettings
 from controller.durability.sample_records import _checksum
 from controller.view.one_file import one_file
 from controller.view.shown_run import ShownRun
+from tests.support.kept_samples import add_samples, kept, response
 from tests.support.shown_run import CONFIG, recorded
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -66,6 +67,16 @@ def with_hostile_sample(run: Path) -> Path:
 def link(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     run = with_hostile_sample(recorded(folder / "run"))
+    add_samples(run, [
+        kept(1, 5, [response(0, [1] * 9, reward=0.25, ending="length"), response(1, [1, 0], reward=1.0)],
+             prompt=[0]),
+    ])  # fmt: skip
+    held_out = {
+        "policy_version": 2,
+        "reward/mean": 0.5,
+        "sources": {"a": {"pass@1": 0.5}, "b": {"pass@1": 1}},
+    }
+    (run / "evaluations.jsonl").write_text(f"{json.dumps(held_out)}\n")
     other = recorded(
         folder / "other", CONFIG.model_copy(update={"staleness": StalenessSettings(max_staleness=2)})
     )
@@ -160,6 +171,22 @@ def test_a_group_of_the_ledger_leads_to_its_life(page):
     assert "Story" in page.inner_text("#page")
 
 
+def test_a_group_that_only_waits_for_a_place_is_queued(page):
+    def with_queued(route):
+        ledger = route.fetch().json()
+        group = {"id": 7, "state": "generating", "version": 1, "done": 0.5, "finished": 1, "size": 4}
+        group |= {"queued": 3, "tokens": 9, "is_blocker": False}
+        ledger["columns"][0]["groups"] = [group, group | {"id": 8, "queued": 2}]
+        route.fulfill(json=ledger)
+
+    page.route("**/ledger*", with_queued)
+    open_tab(page, "Ledger")
+    page.wait_for_selector(".place.queued")
+    assert page.locator(".place.queued").all_inner_texts() == ["7"]
+    assert page.locator(".place.generating").all_inner_texts() == ["8"]
+    page.unroute("**/ledger*")
+
+
 def test_what_a_model_says_is_text_and_nothing_else(page):
     open_tab(page, "Samples")
     page.wait_for_selector(".response .text span")
@@ -176,6 +203,52 @@ def test_what_a_model_says_is_text_and_nothing_else(page):
     assert page.title() != "owned"
 
 
+def test_samples_are_searched_filtered_and_sorted_and_their_text_stays_text(page):
+    open_tab(page, "Samples")
+    rows = page.locator(".hits tbody tr")
+    page.fill("input[name=text]", "OnError")
+    page.press("input[name=text]", "Enter")
+    playwright.expect(rows).to_have_count(3)  # its prompt has it, too
+    assert HOSTILE[:20] in page.inner_text(".hits")
+    page.locator("input[name=only][value=cut]").check()
+    page.click("button:has-text('Find')")
+    playwright.expect(rows).to_have_count(1)
+    page.locator(".response.chosen .dim", has_text="ends by length").wait_for()
+    page.click("button:text-is('all')")
+    page.click("button:has-text('most repeated')")
+    playwright.expect(rows).to_have_count(3)
+    assert "83 %" in rows.first.inner_text()
+    rows.last.locator("button").click()
+    page.wait_for_url("**member=**")
+    page.click("a:has-text('the same prompt over time')")
+    playwright.expect(rows.locator("td:first-child")).to_have_text(["1", "1", "2"])
+    page.fill("input[name=of_step]", "two")
+    page.click("button:has-text('Find')")
+    page.locator("[role=alert]", has_text="'two' is no step; expected a whole number from 0.").wait_for()
+    assert page.locator("#page img, #page script").count() == 0
+    assert page.title() != "owned"
+
+
+def test_a_page_of_found_responses_is_taken_along_as_jsonl(page):
+    open_tab(page, "Samples")
+    page.click("button:has-text('longest')")
+    page.wait_for_selector(".hits tbody tr")
+    with page.expect_download() as download:
+        page.click("button:has-text('JSONL of this page')")
+    lines = [json.loads(line) for line in Path(download.value.path()).read_text().splitlines()]
+    assert [len(line["texts"]) for line in lines] == [9, 2, 2]
+
+
+def test_what_a_group_said_is_read_beside_its_life(page):
+    page.evaluate("location.hash = '#group?run=0&group=1'")
+    page.wait_for_selector("svg rect")
+    assert page.inner_text(".response .text").startswith(HOSTILE)
+    page.click("button:has-text('probability')")
+    page.wait_for_selector(".response .text span.p3")
+    assert page.locator("nav a[aria-current]").inner_text() == "Group"
+    assert page.locator("#page img, #page script").count() == 0
+
+
 def test_metrics_are_drawn_and_found_by_name(page):
     open_tab(page, "Metrics")
     page.wait_for_selector(".plot canvas")
@@ -185,6 +258,14 @@ def test_metrics_are_drawn_and_found_by_name(page):
     names = page.locator(".plot h3").all_inner_texts()
     assert names
     assert all("staleness" in name for name in names)
+    page.fill("input[type=search]", "reward/mean")
+    page.press("input[type=search]", "Enter")
+    curves = page.locator(".plot", has=page.locator("canvas"))
+    playwright.expect(curves).to_have_count(2)  # that of the evaluations, and the run's with it laid over
+    page.locator(".plot h3", has_text="● held out").wait_for()
+    page.fill("input[type=search]", "of b")
+    page.press("input[type=search]", "Enter")
+    page.locator(".plot h3", has_text="pass@1 of b").wait_for()
 
 
 def test_a_run_that_is_over_takes_no_orders(page):
@@ -222,6 +303,67 @@ def test_the_timeline_is_drawn_zoomed_and_leads_to_a_moment(page):
     assert "at=" in page.url
 
 
+def test_lanes_are_chosen_by_shares_and_what_makes_no_sense_is_said(page):
+    open_tab(page, "Timeline")
+    wait_for(page, "4 workers")
+    search = page.locator("input[aria-label='filter of workers']")
+    search.fill("rollout-? idle<100%")
+    search.press("Enter")
+    wait_for(page, "2 workers")
+    page.locator("canvas.timeline").hover(position={"x": 600, "y": 30})
+    page.locator("output", has_text="rollout-0, ").wait_for()
+    assert "tokens in a second of generating" in page.inner_text("output.dim")
+    search.fill("lazy>20%")
+    search.press("Enter")
+    page.locator("[role=alert]", has_text="No lane is ever 'lazy'").wait_for()
+    wait_for(page, "4 workers")
+    assert search.input_value() == "lazy>20%"
+
+
+def test_the_ledger_says_why_no_more_prompts_started(page):
+    open_tab(page, "Ledger")
+    why = page.locator("section", has_text="Why not more")
+    playwright.expect(why.locator("[role=status]")).to_have_count(0, timeout=LIMIT_MS)
+    assert "over the last 4 steps" in why.inner_text()
+    assert "bound" in why.locator(".legend").inner_text()
+    assert why.locator(".strip").count() == 5
+    assert why.locator(".strip").first.get_attribute("aria-label").startswith("step 1: ")
+    page.fill("#step", "2")
+    page.press("#step", "Enter")
+    playwright.expect(why.locator(".strip")).to_have_count(3)
+
+
+def test_staleness_is_a_map_of_heat_and_curves_have_a_logarithmic_scale(page):
+    open_tab(page, "Metrics")
+    page.locator(".heats canvas").last.hover(position={"x": 200, "y": 10})
+    page.locator(".heats output", has_text="tokens (").wait_for()
+    told = {
+        "steps": [[1, 1], [2, 2]],
+        "is_cut": False,
+        "trajectories": [[9, 1], [5, 5]],
+        "tokens": [[0, 9], [99, 1]],
+    }
+    told |= {"passed": 7, "of": 9, "trouble": ""}
+    page.route("**/ages", lambda route: route.fulfill(json=told))
+    page.reload()
+    linear = pixels_of(page, ".heats canvas[data-scale=linear]")
+    page.locator("[role=status]", has_text="reading the history: 7 of 9 events").wait_for()
+    told["passed"] = 9
+    page.locator("[role=status]").wait_for(state="detached")
+    page.select_option("select:has(option[value=log])", "log")
+    assert pixels_of(page, ".heats canvas[data-scale=log]") != linear
+    assert page.locator(".heats canvas").count() == 2
+    page.wait_for_selector(".plot canvas")
+
+
+def pixels_of(page, canvas):
+    """Of a canvas, once something is drawn on it."""
+    pixels = "view.getContext('2d').getImageData(0, 0, view.width, view.height).data"
+    view = page.wait_for_selector(canvas)
+    page.wait_for_function(f"(view) => {pixels}.some((one) => one)", arg=view)
+    return view.evaluate(f"(view) => Array.from({pixels}).join()")
+
+
 def test_a_decision_is_explained_and_found_by_the_keyboard(page):
     page.evaluate("location.hash = '#why?run=0&at=40'")
     page.wait_for_selector("nav a[aria-current]:has-text('Why')")
@@ -245,9 +387,21 @@ def test_two_runs_are_compared_by_metrics_and_settings(page):
     page.wait_for_selector(".plot canvas")
     assert "Settings that differ" in page.inner_text("#page")
     assert "staleness.max_staleness" in page.inner_text("#page")
+    apart = page.locator("section", has_text="Last values").locator("table")
+    assert apart.locator("th").all_inner_texts() == ["", "run", "other", "to run"]
+    assert apart.locator("tr", has_text="step").first.locator("td").all_inner_texts()[1:] == [
+        "4",
+        "4",
+        "+0.0 %",
+    ]
     before = page.locator(".plot").count()
     page.click("button[aria-label^='leave']")
     playwright.expect(page.locator(".plot")).to_have_count(before - 1)
+    page.click("button:has-text('show them')")
+    lanes = page.locator("section", has_text="Timelines")
+    playwright.expect(lanes.locator("canvas")).to_have_count(2, timeout=LIMIT_MS)
+    assert lanes.locator("h3").all_inner_texts() == ["run", "other"]
+    assert "generating" in lanes.locator(".legend").inner_text()
 
 
 def test_a_run_in_one_file_shows_its_pages_and_asks_nobody(browser, tmp_path):

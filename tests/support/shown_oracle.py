@@ -63,6 +63,8 @@ class Oracle:
         self.training: list[int] = []
         self.now = 0.0
         self.seconds: dict[str, Counter[str]] = {}  # of each worker's name, by what it did
+        self.closed_s: Counter[str] = Counter()  # by what kept the next prompt from starting
+        self._closed = "weights"
         self._standing: dict[str, str] = {}
 
     # -- what happens -----------------------------------------------------------------------------------
@@ -71,6 +73,7 @@ class Oracle:
         """An event, and what the controller said to it."""
         for name, kind in self._standing.items():
             self.seconds.setdefault(name, Counter())[kind] += now - self.now
+        self.closed_s[self._closed] += now - self.now
         self.now = now
         if isinstance(event, Received):
             self._heard(event.peer, event.message)
@@ -83,6 +86,7 @@ class Oracle:
             elif isinstance(command, Forget):
                 self._gone(command.peer)
         self._stand()
+        self._closed = self.why_no_more()
 
     def _heard(self, name, message):
         if isinstance(message, messages.Attach):
@@ -236,6 +240,14 @@ class Oracle:
         if not self.fresh():
             return "idle: data"
         return "idle: cap" if self.room(self.newest + self.bound) else "idle: bound"
+
+    def why_no_more(self):
+        """The rule that keeps the next prompt from starting; "open" where that is admission or routing."""
+        if self.newest < 0:
+            return "weights"
+        if not self.fresh():
+            return "prompts"
+        return "open" if self.room(self.newest + self.bound) else "bound"
 
     def fresh(self):
         """Encoded prompts that have not started."""

@@ -4,7 +4,10 @@ Invariants: the run is only read, also while it goes on; no word of a model driv
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from enum import StrEnum
+from itertools import count
 from typing import Annotated, Literal
 
 import typer
@@ -14,11 +17,24 @@ from rich.text import Text
 from controller.cli.command_line import RecordedRun
 from controller.cli.say import say
 from controller.durability.recording import Recording
+from controller.history.sample_search import PER_PAGE, SampleQuery, SampleSearch
 from controller.history.sample_text import SampleGroup, SampleReader, SampleResponse, SampleToken, lines_of
 from protocol.errors import ConfigError
 from protocol.plain_text import plain
 
 Colour = Literal["version", "logprob", "drift", "weight"]
+Sort = Literal["newest", "reward", "advantage", "length", "drift", "repeats"]
+Shown = tuple[SampleGroup, SampleResponse]
+
+
+class Only(StrEnum):
+    """Kinds of samples: those of `sample_search.ONLY`."""
+
+    CUT = "cut"
+    PARTIAL = "partial"
+    EQUAL = "equal"
+
+
 VERSION_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")  # by policy version, again and again
 LOGPROB_STYLES = ((-0.1, "default"), (-0.7, "green"), (-2.3, "yellow"))  # from 90 %, 50 %, 10 % on
 UNLIKELY_STYLE = "red"
@@ -38,22 +54,78 @@ def samples(
         int, typer.Option("--responses", min=1, help="Show so many responses of a group: best and worst.")
     ] = 4,
     by: Annotated[Colour, typer.Option("--by", help="What the colour of a token says.")] = "version",
+    find: Annotated[str, typer.Option(help="With this text in prompt or response, whatever the case.")] = "",
+    version: Annotated[int | None, typer.Option(min=0, help="With tokens of this policy version.")] = None,
+    reward_from: Annotated[float | None, typer.Option(help="With this reward at least.")] = None,
+    reward_to: Annotated[float | None, typer.Option(help="With this reward at most.")] = None,
+    age: Annotated[int, typer.Option(min=0, help="With a token so many versions old at least.")] = 0,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Of this data source.")] = None,
+    only: Annotated[
+        list[Only] | None,
+        typer.Option(help="Cut off; of several versions; of groups whose rewards are equal."),
+    ] = None,
+    sort: Annotated[Sort, typer.Option(help="The greatest first; repeats: of 4 tokens.")] = "newest",
+    up: Annotated[bool, typer.Option("--up", help="The smallest first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="So many responses of those that were looked for.")] = 20,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object per response, with all.")] = False,
 ) -> None:
-    """Show kept samples: prompts and responses as they were trained, tokens coloured by policy version."""
+    """Show kept samples: prompts and responses as they were trained, tokens coloured by policy version.
+
+    With a filter or a sort: single responses, of all steps or of one.
+    """
+    query = SampleQuery(
+        version=version, reward_from=reward_from, reward_to=reward_to, age=age, source=source,
+        only=tuple(only or ()), text=find, sort=sort, is_ascending=up,
+    )  # fmt: skip
     with Recording(run) as recording:
         reader = SampleReader(recording)
-        found = [sample for key in _wanted(reader, step, group, every, run) if (sample := reader.read(*key))]
-        if jsonl:
-            for sample in found:
-                for line in lines_of(sample):
-                    print(json.dumps(line), flush=True)
-            return
-        if not reader.has_text:
-            say("The run's tokenizer is not here, so tokens are shown by their numbers.", is_error=True)
-        if by in ("drift", "weight") and not any(sample.is_corrected for sample in found):
-            say("The trainer told nothing of these tokens: no drift and no weight is known.", is_error=True)
-        show(found, most=most, by=by)
+        if query.is_empty:
+            found = [
+                sample for key in _wanted(reader, step, group, every, run) if (sample := reader.read(*key))
+            ]
+            shown = [(sample, one) for sample in found for one in _best_and_worst(sample.responses, most)]
+            if jsonl:
+                shown = [(sample, one) for sample in found for one in sample.responses]
+        else:
+            shown = _searched(recording, reader, replace(query, step=step, group=group), limit, run)
+        _tell(reader, shown, by=by, jsonl=jsonl)
+
+
+def _tell(reader: SampleReader, shown: Iterable[Shown], *, by: Colour, jsonl: bool) -> None:
+    """Print these responses, and what is missing of them."""
+    if jsonl:
+        for sample, one in shown:
+            for line in lines_of(replace(sample, responses=(one,))):
+                print(json.dumps(line), flush=True)
+        return
+    if not reader.has_text:
+        say("The run's tokenizer is not here, so tokens are shown by their numbers.", is_error=True)
+    shown = list(shown)
+    if by in ("drift", "weight") and not any(sample.is_corrected for sample, _ in shown):
+        say("The trainer told nothing of these tokens: no drift and no weight is known.", is_error=True)
+    show_responses(shown, by=by)
+
+
+def _searched(
+    recording: Recording, reader: SampleReader, query: SampleQuery, limit: int, run: str
+) -> list[Shown]:
+    """At most so many responses that were looked for. Raises: ConfigError if there is none."""
+    search, found = SampleSearch(), list[Shown]()
+    for page in count():
+        asked = replace(query, page=page)
+        known = search.find(recording, asked, texts=lambda key: reader.texts(*key), is_late=lambda: False)
+        names = ("step", "group", "member")
+        for step, group, member in zip(*(known.lines[name].tolist() for name in names), strict=True):
+            if (sample := reader.read(step, group)) is not None:
+                found += [(sample, one) for one in sample.responses if one.member == member]
+        if (page + 1) * PER_PAGE >= min(limit, known.count):
+            break
+    if not found:
+        raise ConfigError(
+            f"{run} holds no sample like that, of {len(search.index.table)} responses that are kept. Leave "
+            "a filter out."
+        )
+    return found[:limit]
 
 
 def _wanted(
@@ -84,22 +156,34 @@ def _wanted(
 
 def show(found: list[SampleGroup], *, most: int, by: Colour, console: Console | None = None) -> None:
     """Print these groups, of each the best and the worst responses."""
+    ranked = [(sample, one) for sample in found for one in _best_and_worst(sample.responses, most)]
+    show_responses(ranked, by=by, console=console)
+
+
+def show_responses(shown: Iterable[Shown], *, by: Colour, console: Console | None = None) -> None:
+    """Print these responses; what is said of their group stands above those that follow each other."""
     console = console or Console(highlight=False, soft_wrap=True)
-    for sample in found:
-        rewards = [one.reward for one in sample.responses]
-        console.print(
-            Text(
-                f"step {sample.step}, group {sample.group} (kept for: {sample.why}), staleness "
-                f"{sample.staleness}, rewards {min(rewards):g} to {max(rewards):g}",
-                style="bold",
-            )
-        )
-        if sample.prompt:  # episodes of an agent have each their own
-            console.print(Text("prompt: ", style="dim") + Text(plain(sample.prompt)))
-        for one in _best_and_worst(sample.responses, most):
-            console.print(_headline(one))
-            console.print(Text.assemble(*_coloured(one.tokens, by)))
-        console.print()
+    last = None
+    for sample, one in shown:
+        if (sample.step, sample.group) != last:
+            if last is not None:
+                console.print()
+            console.print(_heading(sample))
+            if sample.prompt:  # episodes of an agent have each their own
+                console.print(Text("prompt: ", style="dim") + Text(plain(sample.prompt)))
+        last = sample.step, sample.group
+        console.print(_headline(one))
+        console.print(Text.assemble(*_coloured(one.tokens, by)))
+    console.print()
+
+
+def _heading(sample: SampleGroup) -> Text:
+    rewards = [one.reward for one in sample.responses]
+    return Text(
+        f"step {sample.step}, group {sample.group} (kept for: {sample.why}), staleness {sample.staleness}, "
+        f"rewards {min(rewards):g} to {max(rewards):g}",
+        style="bold",
+    )
 
 
 def _headline(one: SampleResponse) -> Text:

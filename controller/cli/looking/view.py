@@ -6,6 +6,7 @@ Invariant: no run notices: journals are only read, and orders go the way of `lau
 import asyncio
 import signal
 import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ def view(
         typer.Option("--export", metavar="FILE.html", help="Write the run as one file instead."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Look, and give no orders.")] = False,
+    opens: Annotated[bool, typer.Option("--open", help="Open the link in this machine's browser.")] = False,
 ) -> None:
     """Show runs in a browser: now, at any event before, and what the model said."""
     require_extras("web", reason="launch.py view needs the extra web")
@@ -57,6 +59,8 @@ def view(
             say(f"View: {base}?token={access.token}")
         else:
             say(f"View: {base}?token=... (the token is in {file})")
+        if opens and not webbrowser.open(f"{base}?token={access.token}"):
+            say("No browser is known on this machine; open the link yourself.", is_error=True)
 
     before = signal.signal(signal.SIGTERM, _leave)  # the server ends in order, and then raises it again
     try:

@@ -1,11 +1,13 @@
 // Compare: up to eight runs on the same axes, their summaries, and the keys in which they differ.
-import { make, card, table, short } from "./dom.js";
-import { colour, padded } from "./metrics.js";
+import { make, card, table, short, colour } from "./dom.js";
+import { padded } from "./metrics.js";
+import { legendOf, still } from "./timeline.js";
 
 export const isMoving = false, isOfMoment = false;
 const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
-const FIRST = ["reward/mean", "staleness/mean", "tokens_per_s", "response_length/mean", "idle/trainer", "idle/rollout", "loss", "grad_norm"];
+const FIRST = ["reward/mean", "staleness/mean", "throughput/tokens_per_s", "response_length/mean", "idle/trainer", "idle/rollout", "loss", "grad_norm"];
 const MOST = 8;
+const AGAIN_MS = 1000; // until the next look at timelines, while histories are being read
 
 export async function render({ go, here, fetchHere }) {
   if (here.runs.length < 2) return [card("Compare", make("p", { class: "dim" }, "There is one run here. Start the view with several: launch.py view RUN RUN ..."))];
@@ -23,8 +25,34 @@ export async function render({ go, here, fetchHere }) {
     make("select", { "aria-label": "add a metric", onchange: (event) => go({ keys: [...chosen, event.target.value].join(" ") }) }, make("option", { value: "" }, "add a metric"), keys.filter((key) => !chosen.includes(key)).map((key) => make("option", { value: key }, key)))),
     make("div", { class: "legend" }, columns.map((one, number) => make("span", {}, make("i", { style: { background: `var(--v${number % 6})` } }), one.run.name, one.trouble ? `: ${one.trouble}` : "")))),
   card("Metrics", make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(" ") || null }))))),
-  card("Last values", table(["", ...columns.map((one) => one.run.name)], ["step", "time_s", ...chosen].map((key) => [key, ...columns.map((one) => one.steps[key]?.findLast((value) => value !== null) ?? "")]))),
-  differences(columns)];
+  lastValues(columns, ["step", "time_s", ...chosen]),
+  differences(columns),
+  here.words.lanes ? timelines(columns.map((one) => one.run), wanted, fetchHere)
+    : card("Timelines", make("p", { class: "dim" }, "For them the whole history of each run is read. ", make("button", { onclick: () => go({ lanes: 1 }) }, "show them")))];
+}
+
+/** Of each run, and how far they are from those of the first. */
+function lastValues(columns, keys) {
+  const last = (one, key) => one.steps[key]?.findLast((value) => value !== null) ?? "";
+  const apart = (value, base) => (value === "" || base === "" || !base ? "" : `${value >= base ? "+" : "−"}${((100 * Math.abs(value - base)) / Math.abs(base)).toFixed(1)} %`);
+  return card("Last values", table(["", ...columns.flatMap((one, number) => (number ? [one.run.name, `to ${columns[0].run.name}`] : [one.run.name]))],
+    keys.map((key) => [key, ...columns.flatMap((one, number) => (number ? [last(one, key), apart(last(one, key), last(columns[0], key))] : [last(one, key)]))])));
+}
+
+/** Under one another, on the same seconds. */
+function timelines(runs, places, fetchHere) {
+  const place = card("Timelines", make("p", { class: "dim", role: "status" }, "reading the histories …"));
+  const until_s = Math.max(1, ...runs.map((run) => run.until_s ?? 0));
+  const words = new URLSearchParams({ begin: 0, end: until_s, find: "trainer rollout" });
+  const look = async () => {
+    const found = await Promise.all(places.map(async (run) => (await fetchHere(`/api/runs/${run}/timeline?${words}`)).json().catch(() => ({ error: "The view does not answer." }))));
+    const drawn = found.filter((one) => !one.error);
+    place.replaceChildren(make("h2", {}, "Timelines"), ...found.flatMap((one, number) => [make("h3", {}, runs[number].name), one.error ? make("p", { class: "bad" }, one.error) : still(one)]),
+      ...(drawn.length ? [legendOf(drawn)] : []));
+    if (drawn.some((one) => !one.trouble && one.passed < one.of)) setTimeout(() => { if (place.isConnected) look(); }, AGAIN_MS);
+  };
+  look();
+  return place;
 }
 
 function toggle(run, place, wanted, go) {

@@ -59,3 +59,12 @@ export const duration = (seconds) => {
 };
 
 export const versionClass = (version) => `v${((version % 6) + 6) % 6}`;
+
+/** What a colour of the theme is, for a canvas. */
+export function colour(name, place) {
+  const probe = make("span", { style: { color: `var(${name})` } });
+  place.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}

@@ -1,7 +1,10 @@
 // Group: the life of one prompt as bars over time, coloured by policy version, and its story.
 import { make, draw, card, table, short, versionClass } from "./dom.js";
+import { shown } from "./samples.js";
 
 export const isMoving = false, isOfMoment = true;
+// How a response that did not end by itself left its instance.
+const EDGES = { interrupt: ["--warn", "interrupted, and goes on"], length: ["--v5", "cut off"], aborted: ["--bad", "taken away"], failed: ["--bad", "failed"] };
 const LEFT = 74, ROW = 15, WIDTH = 1100;
 
 export async function render({ ask, go, here }) {
@@ -10,6 +13,7 @@ export async function render({ ask, go, here }) {
   if (here.words.group === undefined) return [card("Group", make("p", { class: "dim" }, "The number of a prompt, from 0; or click a group in the ledger."), search)];
   const found = await ask(`groups/${encodeURIComponent(here.words.group)}`);
   const { life, standing } = found;
+  const said = await spoken(ask, found.samples, { go, here });
   return [
     card(`Group ${here.words.group}`, search, standing === null ? make("p", { class: "dim" }, "It is not in the system at this moment.")
       : make("p", {}, `${standing.state}${standing.policy_version === null ? "" : `, began at v${standing.policy_version}`}${standing.due === null ? "" : `, due in the batch of v${standing.due}`}; ${standing.prompt_tokens} prompt tokens`
@@ -18,16 +22,25 @@ export async function render({ ask, go, here }) {
     standing === null || !standing.members.length ? null : card("Responses at this moment", table(["", "state", "where", "tokens", "about", "attempt", "versions", "ends by", "reward", "advantage"],
       standing.members.map((one) => [`.${one.member}`, one.state, one.where, one.tokens, one.expected, one.attempt,
         one.segments.map(([, version, count]) => `${count} by v${version}`).join(" + "), one.ending, one.reward ?? "", one.advantage ?? ""]))),
-    found.samples.length ? card("What was said", ...found.samples.map(([step, group]) => make("p", {}, make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "samples", step, group }); } }, `Read its responses, of step ${step}`)))) : null,
+    ...said,
     card("Story", make("pre", { class: "story" }, life.lines.join("\n"))),
   ].filter((one) => one !== null);
+}
+
+/** Its responses as text, of each step that kept it; a sample that is damaged is named. */
+async function spoken(ask, samples, { go, here }) {
+  if (!samples.length) return [];
+  const { has_text } = await ask("samples");
+  return Promise.all(samples.map(([step, group]) => ask(`samples/${step}/${group}`)
+    .then((sample) => shown(sample, { by: here.words.by ?? "version", go, hasText: has_text, member: null }), (error) => card("What was said", make("p", { class: "bad" }, error.message)))));
 }
 
 const versions = (life) => [...new Set(life.bars.flatMap((bar) => bar.pieces.map(([, version]) => version)))].sort((a, b) => a - b);
 
 function legend(life) {
   return make("div", { class: "legend" }, versions(life).map((version) => make("span", { class: versionClass(version) }, `■ tokens by v${version}`)),
-    make("span", {}, "grey: routed, and no token yet"));
+    make("span", {}, "grey: routed, and no token yet"),
+    Object.entries(EDGES).filter(([ending]) => life.bars.some((bar) => bar.ending === ending)).map(([, [colour, words]]) => make("span", {}, make("i", { style: { background: `var(${colour})`, width: "4px" } }), words)));
 }
 
 function swimlane(life) {
@@ -48,6 +61,7 @@ function swimlane(life) {
       svg.append(draw("rect", { x: x(since), y, width: Math.max(1, x(second) - x(since) - 0.4), height: ROW - 5, class: versionClass(version), fill: "currentColor", "pointer-events": "none" }));
       since = second;
     }
+    if (bar.ending in EDGES) svg.append(draw("rect", { x: x(end) - 1.5, y: y - 2, width: 3, height: ROW - 1, fill: `var(${EDGES[bar.ending][0]})`, "pointer-events": "none" }));
   }
   life.marks.forEach(([second, what], place) => {
     svg.append(draw("line", { x1: x(second), x2: x(second), y1: 0, y2: height - 30, stroke: "var(--dim)", "stroke-dasharray": "3 3" }));

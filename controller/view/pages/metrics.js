@@ -1,7 +1,9 @@
-// Metrics: every number of metrics.jsonl, by prefix, over steps, time or tokens.
-import { make, card, short } from "./dom.js";
+// Metrics: every number of metrics.jsonl, by prefix, over steps, time or tokens; and staleness as a map of heat.
+import { make, card, colour, short } from "./dom.js";
+import { heats } from "./heat.js";
 
 export const isMoving = false, isOfMoment = false;
+const MOST_DECADES = 6, MOST_EVALUATED = 60;
 const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 
 export async function render({ ask, go, here }) {
@@ -9,16 +11,25 @@ export async function render({ ask, go, here }) {
   if (!Object.keys(steps).length) return [card("Metrics", make("p", { class: "dim" }, "No train step is finished yet."))];
   const axes = Object.keys(AXES).filter((key) => key in steps);
   const axis = axes.includes(here.words.axis) ? here.words.axis : "step";
-  const smooth = Number(here.words.smooth ?? 1);
+  const smooth = Number(here.words.smooth ?? 1), isLog = here.words.scale === "log";
   const wanted = (here.words.find ?? "").toLowerCase();
   const keys = Object.keys(steps).filter((key) => key !== axis && key !== "step" && key.toLowerCase().includes(wanted));
   const groups = Map.groupBy ? Map.groupBy(keys, prefix) : grouped(keys);
   const find = make("input", { type: "search", placeholder: "part of a name", value: here.words.find ?? "", onchange: (event) => go({ find: event.target.value || null }) });
   const choose = (name, values, now) => make("select", { onchange: (event) => go({ [name]: event.target.value }) },
     values.map(([value, words]) => make("option", { value, selected: String(value) === String(now) }, words)));
-  const cards = [...groups].map(([name, members]) => card(name, make("div", { class: "plots" }, members.map((key) => placed(key, steps, axis, smooth)))));
+  const cards = [...groups].map(([name, members]) => card(name, make("div", { class: "plots" }, members.map((key) => placed(key, steps, axis, { smooth, isLog, laid: laidOver(key, steps, evaluations) })))));
   return [card(null, make("div", { class: "row" }, find, "over ", choose("axis", axes.map((key) => [key, AXES[key]]), axis), "smoothed over ",
-    choose("smooth", [[1, "nothing"], [5, "5 steps"], [20, "20 steps"]], smooth))), ...evaluated(evaluations), ...cards];
+    choose("smooth", [[1, "nothing"], [5, "5 steps"], [20, "20 steps"]], smooth), "scale ", choose("scale", [["linear", "linear"], ["log", "logarithmic"]], isLog ? "log" : "linear"))),
+    ...("staleness".includes(wanted) || wanted.includes("staleness") ? [card("staleness of what was trained, over steps", heats(ask, isLog))] : []),
+    ...evaluated(evaluations, isLog, wanted), ...cards];
+}
+
+/** What evaluations say under the same name, at the steps whose version they are of; null if they say nothing. */
+function laidOver(key, steps, evaluations) {
+  if (!evaluations[key]?.some((one) => one !== null) || !evaluations.policy_version) return null;
+  const said = new Map(evaluations.policy_version.map((version, place) => [version, evaluations[key][place]]));
+  return steps.step.map((step) => said.get(step) ?? null);
 }
 
 const prefix = (key) => (key.includes("/") ? key.split("/")[0] : "run");
@@ -29,20 +40,20 @@ function grouped(keys) {
   return found;
 }
 
-function evaluated(evaluations) {
-  const keys = Object.keys(evaluations).filter((key) => !["policy_version", "step"].includes(key)).slice(0, 12);
+function evaluated(evaluations, isLog, wanted) {
+  const keys = Object.keys(evaluations).filter((key) => !["policy_version", "step"].includes(key) && key.toLowerCase().includes(wanted)).slice(0, MOST_EVALUATED);
   if (!keys.length || !evaluations.policy_version) return [];
-  return [card("evaluations", make("div", { class: "plots" }, keys.map((key) => placed(key, evaluations, "policy_version", 1))))];
+  return [card("evaluations", make("div", { class: "plots" }, keys.map((key) => placed(key, evaluations, "policy_version", { smooth: 1, isLog, laid: null }))))];
 }
 
 /** A place for a curve, which is drawn when it comes into sight. */
-function placed(key, columns, axis, smooth) {
+function placed(key, columns, axis, how) {
   const under = make("output", {});
   const place = make("div", { class: "plot" }, make("h3", {}, key, under));
   const watcher = new IntersectionObserver((seen) => {
     if (!seen.some((one) => one.isIntersecting)) return;
     watcher.disconnect();
-    plot(place, under, key, columns, axis, smooth);
+    plot(place, under, key, columns, axis, how);
   });
   watcher.observe(place);
   return place;
@@ -56,29 +67,30 @@ function smoothed(values, over) {
   });
 }
 
-/** What a colour of the theme is, for a canvas. */
-export function colour(name, place) {
-  const probe = make("span", { style: { color: `var(${name})` } });
-  place.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found;
-}
-
-function plot(place, under, key, columns, axis, smooth) {
-  const [accent, dim, line] = ["--accent", "--dim", "--line"].map((name) => colour(name, place));
-  const values = smoothed(columns[key], smooth);
-  const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: (self, splits) => splits.map(short) };
+function plot(place, under, key, columns, axis, { smooth, isLog, laid }) {
+  const [accent, dim, line, other] = ["--accent", "--dim", "--line", "--v1"].map((name) => colour(name, place));
+  const drawn = (values) => (isLog ? values.map((one) => (one > 0 ? one : null)) : values);
+  const values = drawn(smoothed(columns[key], smooth));
+  const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: (self, splits) => splits.map((one) => (one === null ? "" : short(one))) };
   const show = (self) => {
-    const at = self.cursor.idx;
-    under.textContent = at === null || at === undefined ? short(values.findLast((one) => one !== null)) : `${short(columns[axis][at])}: ${short(values[at])}`;
+    const at = self.cursor.idx, held = at !== null && at !== undefined ? laid?.[at] ?? null : null;
+    under.textContent = at === null || at === undefined ? short(values.findLast((one) => one !== null)) + (laid ? ", ● held out" : "")
+      : `${short(columns[axis][at])}: ${short(values[at])}${held === null ? "" : `, held out ${short(held)}`}`;
   };
   new uPlot({
     width: Math.max(260, place.clientWidth), height: 170, legend: { show: false },
-    scales: { x: { time: false, range: padded(0) }, y: { range: padded(0.1) } }, axes: [{ ...axes }, { ...axes, size: 66 }],
-    series: [{}, { stroke: accent, width: 1.5, points: { show: values.length < 30 } }], hooks: { setCursor: [show], ready: [show] },
-  }, [columns[axis], values], place);
+    scales: { x: { time: false, range: padded(0) }, y: isLog ? { distr: 3, range: decades } : { range: padded(0.1) } }, axes: [{ ...axes }, { ...axes, size: 66 }],
+    series: [{}, { stroke: accent, width: 1.5, points: { show: values.length < 30 } }, ...(laid ? [{ stroke: other, width: 0, points: { show: true, size: 7, fill: other } }] : [])],
+    hooks: { setCursor: [show], ready: [show] },
+  }, [columns[axis], values, ...(laid ? [drawn(laid)] : [])], place);
 }
+
+/** From a power of ten to another, around what is there; what is far below the rest lies outside. */
+const decades = (self, least, most) => {
+  if (!(least > 0)) return [0.1, 1];
+  const top = Math.ceil(Math.log10(most) + 1e-9);
+  return [10 ** Math.max(Math.min(Math.floor(Math.log10(least)), top - 1), top - MOST_DECADES), 10 ** top];
+};
 
 /** Room around what is there; a constant gets some too, and nothing at all still has a scale. */
 export const padded = (share) => (self, least, most) => {

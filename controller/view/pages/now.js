@@ -18,10 +18,11 @@ export async function render({ ask, go, here }) {
         figure(`${short(now.steps)} of ${short(now.steps_wanted)}`, "train steps"),
         figure(`v${now.published_version}`, "newest version published"),
         figure(now.mean_step_s === null ? "–" : duration(now.mean_step_s), "between two steps"),
-        isOn && now.mean_step_s !== null ? figure(`~ ${duration(now.mean_step_s * left)}`, "left at that pace") : null,
+        isOn ? timeLeft(now, left) : null,
+        now.pace.reward === null ? null : figure(short(now.pace.reward), `mean reward (${short(now.pace.mean_reward)} in the last steps)`),
+        now.pace.tokens_per_s === null ? null : figure(short(now.pace.tokens_per_s), "tokens/s in the last steps"),
         figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
         figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
-        now.last_step["reward/mean"] === undefined ? null : figure(short(now.last_step["reward/mean"]), "mean reward of the newest step"),
         figure(short(now.queued), "responses queued"),
         figure(short(now.tokens.generated), "tokens generated"),
         ...speeds(now.last_step)),
@@ -30,7 +31,9 @@ export async function render({ ask, go, here }) {
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },
       card("Where the tokens went", bar(without(now.tokens, "generated"), FATES)),
-      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), ...phases(now.recent), now.verdict ? make("p", { class: "dim" }, now.verdict) : null)),
+      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), ...phases(now.recent),
+        now.pace.verdict ? make("p", {}, make("b", {}, `The last ${now.pace.steps} steps (${duration(now.pace.seconds)}): `), now.pace.verdict) : null,
+        now.verdict ? make("p", { class: "dim" }, make("b", {}, `The whole run (${duration(now.now_s)}): `), now.verdict) : null)),
     make("div", { class: "grid" },
       card("Groups", table(["state", "groups"], Object.entries(now.groups)), oldest(now, go),
         now.evaluating ? make("p", {}, `Evaluating ${now.evaluating}`) : null),
@@ -40,6 +43,13 @@ export async function render({ ask, go, here }) {
       one.resident_mb ? megabytes(one.resident_mb) : "", device(one), silent(one.silent_s), one.working_on,
       one.due_s === null ? "" : `in ${duration(one.due_s)} ${one.then}`]))),
   ];
+}
+
+/** To the end, with its spread where there are steps enough. */
+function timeLeft(now, left) {
+  const { left_s, left_least_s, left_most_s } = now.pace;
+  if (left_s !== null) return figure(`~ ${duration(left_s)}`, `left (${duration(left_least_s)} to ${duration(left_most_s)} at the last steps' pace)`);
+  return now.mean_step_s === null ? null : figure(`~ ${duration(now.mean_step_s * left)}`, "left at that pace");
 }
 
 /** Of more workers than a table may have: sums by role, and a search. */
@@ -102,7 +112,7 @@ function meanAge(ages) {
   return all ? (Object.entries(ages).reduce((sum, [age, count]) => sum + age * count, 0) / all).toFixed(2) : "–";
 }
 
-function bar(counts, colours, format = short, name = (key) => key, hasShares = true) {
+export function bar(counts, colours, format = short, name = (key) => key, hasShares = true) {
   const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const parts = Object.entries(counts).filter(([, count]) => count > 0);
   const colour = (key) => `var(${colours[key] ?? "--dim"})`;

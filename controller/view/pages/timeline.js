@@ -6,6 +6,7 @@ const LEFT = 118, ROW = 17, TOP = 22, GAP = 6, BAND = 56;
 const COLOURS = { generating: "--accent", pulling: "--ink", training: "--good", scoring: "--v4", encoding: "--v4", episodes: "--v4",
   starting: "--v1", gone: "--bad", paused: "--dim", "idle: bound": "--bad", "idle: cap": "--warn", "idle: data": "--v4", "idle: weights": "--v3", "idle: routing": "--v5", "idle: nothing to do": "--dim",
   "waits: rollout": "--accent", "waits: scoring": "--v5", "waits: weights": "--v3", "waits: data": "--v4", "waits: environments": "--v1", "waits: start-up": "--dim" };
+const FILTERS = "A name or a part of it (rollout-1, reward*), a share of what is shown (idle>20%, idle:bound>5%, pulling<1%), slowest 10, every 16";
 const shareOf = (seconds, all) => `${((100 * seconds) / Math.max(all, 1e-9)).toFixed(1)} %`;
 
 let isBehind = false;
@@ -15,7 +16,7 @@ export async function render({ ask, go, here }) {
   const words = { ...(here.words.begin ? { begin: here.words.begin } : {}), ...(here.words.end ? { end: here.words.end } : {}), find: here.words.find ?? "" };
   const found = await ask("timeline", words, { atMoment: false });
   isBehind = !found.trouble && found.passed < found.of;
-  const find = make("input", { type: "search", size: 24, placeholder: "part of a worker's name", value: here.words.find ?? "", "aria-label": "part of a worker's name", onchange: (event) => go({ find: event.target.value || null }) });
+  const find = make("input", { type: "search", size: 30, maxlength: 200, placeholder: "rollout-1*  idle>20%  slowest 10", value: here.words.find ?? "", "aria-label": "filter of workers", title: FILTERS, onchange: (event) => go({ find: event.target.value || null }) });
   const move = (begin, end) => { place.show(begin, end); go({ begin: Math.max(0, begin).toFixed(3), end: Math.max(begin + 0.01, Math.min(end, found.until_s)).toFixed(3) }); };
   const zoom = (factor, at = (found.begin_s + found.end_s) / 2) => move(at - (at - found.begin_s) * factor, at + (found.end_s - at) * factor);
   const shift = (share) => { const width = found.end_s - found.begin_s; move(Math.max(0, found.begin_s + share * width), Math.max(0, found.begin_s + share * width) + width); };
@@ -26,10 +27,10 @@ export async function render({ ask, go, here }) {
       make("button", { onclick: () => zoom(0.5), "aria-label": "zoom in" }, "+"), make("button", { onclick: () => zoom(2), "aria-label": "zoom out" }, "−"),
       make("button", { onclick: () => shift(-0.5), "aria-label": "earlier" }, "⟵"), make("button", { onclick: () => shift(0.5), "aria-label": "later" }, "⟶"),
       make("button", { onclick: () => go({ begin: null, end: null }) }, "whole run")]),
+      found.refused ? make("span", { class: "bad", role: "alert" }, found.refused) : null,
       make("span", {}, `${duration(found.begin_s)} to ${duration(found.end_s)}, ${found.count} workers`), progress(found)),
       place.element, readout,
-      make("div", { class: "legend" }, used(found).map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.55 : 1 } }), kind)),
-        make("span", {}, "generating is coloured by policy version"))),
+      legendOf([found])),
     make("div", { class: "grid" }, Object.entries(found.shares).map(([role, shares]) => {
       const all = Object.values(shares).reduce((sum, one) => sum + one, 0);
       return card(`Time of ${role}, in what is shown`, table(["state", "seconds", "share"], Object.entries(shares).sort((a, b) => b[1] - a[1]).map(([kind, seconds]) => [kind, Number(seconds.toFixed(3)), shareOf(seconds, all)])));
@@ -51,6 +52,19 @@ const isIdle = (kind) => kind.startsWith("idle") || kind.startsWith("waits");
 const colourName = (kind) => COLOURS[kind] ?? (isIdle(kind) ? "--warn" : "--dim");
 const used = (found) => found.kinds.filter((kind) => Object.values(found.shares).some((shares) => kind in shares));
 
+const MOST_STILL = 8; // lanes
+
+/** The same as a picture: the first lanes, or bands of a fleet. */
+export function still(found) {
+  const lanes = found.fleet ? [] : found.lanes.slice(0, MOST_STILL), left = found.count - lanes.length;
+  return make("div", {}, canvas({ ...found, lanes }, null).element, progress(found),
+    left && !found.fleet ? make("p", { class: "dim" }, `and ${short(left)} more workers`) : null);
+}
+
+/** Which colour is what, of states that any of these has. */
+export const legendOf = (all) => make("div", { class: "legend" }, [...new Set(all.flatMap(used))].map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.55 : 1 } }), kind)),
+  make("span", {}, "generating is coloured by policy version, and as dark as its places are taken"));
+
 /** A canvas, and `show(begin, end)`: what is known is drawn there at once, until the answer for those seconds comes. */
 function canvas(found, acts) {
   const bands = found.fleet ? Object.keys(found.fleet) : [];
@@ -62,7 +76,7 @@ function canvas(found, acts) {
   const show = (begin, end) => { if (colours !== null && end > begin) requestAnimationFrame(() => draw(view.getContext("2d"), wide, found, colours, begin, end)); };
   const watcher = new ResizeObserver(() => { if (place.isConnected) paint(); else watcher.disconnect(); });
   watcher.observe(place);
-  listen(view, found, { ...acts, show }, bands);
+  if (acts !== null) listen(view, found, { ...acts, show }, bands);
   return { element: place, show };
 }
 
@@ -107,11 +121,14 @@ function draw(pen, width, found, colours, begin, end) {
   }
   for (const lane of found.lanes) {
     if (lane.bins) bins(pen, lane, y, edges(lane.bins.length), found, colours);
-    else for (const [from, to, kind, detail] of lane.spans) if (to > begin && from < end) bar(pen, x(from), Math.max(0.7, x(to) - x(from)), y, found.kinds[kind], detail, 1, colours);
+    else lane.spans.forEach(([from, to, kind, detail], place) => { if (to > begin && from < end) bar(pen, x(from), Math.max(0.7, x(to) - x(from)), y, found.kinds[kind], detail, shade(lane.loads[place]), colours); });
     y += ROW;
   }
   pen.restore();
 }
+
+/** Generating is as dark as its places are taken. */
+const shade = (load) => (load === null ? 1 : 0.35 + 0.65 * load);
 
 function names(pen, found, colours) {
   const bands = Object.keys(found.fleet ?? {});
@@ -204,7 +221,9 @@ function at(found, second, y) {
   const lane = found.lanes[Math.floor(y / ROW)];
   const when = `${second.toFixed(3)} s`;
   if (y < 0 || lane === undefined) return when;
-  if (lane.bins) return `${when}: ${lane.name} mostly ${found.kinds[lane.bins[Math.min(lane.bins.length - 1, Math.floor(((second - found.begin_s) / (found.end_s - found.begin_s)) * lane.bins.length))]] ?? "not there"} (zoom in for more)`;
+  const speed = lane.speed === null ? "" : `; ${short(lane.speed)} tokens in a second of generating`;
+  if (lane.bins) return `${when}: ${lane.name} mostly ${found.kinds[lane.bins[Math.min(lane.bins.length - 1, Math.floor(((second - found.begin_s) / (found.end_s - found.begin_s)) * lane.bins.length))]] ?? "not there"} (zoom in for more)${speed}`;
   const hit = lane.spans.find(([begin, end]) => begin <= second && second < end);
-  return hit === undefined ? `${when}: ${lane.name} is not there` : `${when}: ${lane.name}, ${found.kinds[hit[2]]}${hit[3] >= 0 ? ` (v${hit[3]})` : ""}, ${(hit[1] - hit[0]).toFixed(3)} s from ${hit[0].toFixed(3)} s`;
+  const load = hit === undefined ? null : lane.loads[lane.spans.indexOf(hit)];
+  return hit === undefined ? `${when}: ${lane.name} is not there` : `${when}: ${lane.name}, ${found.kinds[hit[2]]}${hit[3] >= 0 ? ` (v${hit[3]})` : ""}, ${(hit[1] - hit[0]).toFixed(3)} s from ${hit[0].toFixed(3)} s${load === null ? "" : `, ${(100 * load).toFixed(0)} % of its places taken`}${speed}`;
 }

@@ -262,3 +262,15 @@ class Replica:
                 return
             core = found.core
         self._at = Instant(number, core.state.now, core, None)
+
+
+def moment_of(replica: Replica, at: dict[str, str]) -> Instant:
+    """The replica at an event, a step or a second. Raises: RunError if what was asked for is no moment."""
+    try:
+        if "event" in at:
+            return replica.at(int(at["event"]))
+        if "step" in at:
+            return replica.at_step(int(at["step"]))
+        return replica.at_time(float(at["second"]))
+    except (ValueError, OverflowError):
+        raise RunError(f"{at} is no moment: expected a number behind event, second or step.") from None

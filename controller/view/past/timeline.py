@@ -2,16 +2,12 @@
 
 Invariants: a lane is in one state at a time, from its first word to the end of what is known; the trainer's
 lane has what the next train step waits for, as the core's own accounts have it, so its shares are theirs; an
-instance idles for one reason at a time. A lane takes 13 bytes per change of state.
+instance idles for one reason at a time.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from bisect import bisect_right
 from typing import Any
-
-import numpy as np
 
 from controller.core.commands import Forget, Send
 from controller.core.core import Core
@@ -20,46 +16,13 @@ from controller.core.state.registry import AgentWorker, Instance, TextWorker
 from controller.core.waiting_for import awaited
 from controller.durability.replay import Replayed
 from controller.history.story import named_groups
-from protocol.messages import Attach
+from controller.view.past.lanes import COLUMNS, SUMS, Lane
+from controller.view.past.predictions import Predictions
+from controller.view.past.starts import Starts
+from controller.view.past.trained_ages import TrainedAges
+from protocol.messages import Attach, Generated
 
-KINDS = (
-    "gone", "starting", "generating", "pulling", "training", "encoding", "scoring", "episodes",
-    "idle: bound", "idle: cap", "idle: data", "idle: weights", "idle: routing", "idle: nothing to do",
-    "waits: rollout", "waits: scoring", "waits: weights", "waits: data", "waits: cap", "waits: pace",
-    "waits: environments", "waits: start-up", "paused",
-)  # fmt: skip
-NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
-MOST_SPANS = 400  # of one lane in one answer; more are told as bins
-BINS = 240
-MOST_LANES = 64  # in one answer; beyond it a fleet is told as shares
-MOST_VERSIONS = 400
-COLUMNS = ("begins", "kinds", "details")  # of a lane
 PLAIN = ("until_s", "versions", "prompts", "read_until", "names", "_reason", "_first_steps")
-Json = dict[str, Any]
-
-
-@dataclass(slots=True)
-class Lane:
-    """The states of one worker: each begins where the one before ends."""
-
-    name: str
-    role: str
-    begins: "array[float]" = field(default_factory=lambda: array("d"))
-    kinds: "array[int]" = field(default_factory=lambda: array("B"))
-    details: "array[int]" = field(default_factory=lambda: array("i"))  # the policy version, or -1
-
-    def enter(self, now: float, kind: str, detail: int = -1) -> None:
-        """Be in this state from now on."""
-        number = NUMBERS[kind]
-        if self.kinds and self.kinds[-1] == number and self.details[-1] == detail:
-            return
-        if self.begins and self.begins[-1] == now:  # it was in the other state for no time
-            del self.begins[-1], self.kinds[-1], self.details[-1]
-            self.enter(now, kind, detail)
-            return
-        self.begins.append(now)
-        self.kinds.append(number)
-        self.details.append(detail)
 
 
 class Timeline:
@@ -82,6 +45,7 @@ class Timeline:
         self._of_peer: dict[str, Lane] = {}
         self._idle: set[str] = set()  # peers of instances that wait for work
         self._reason = ""
+        self.starts, self.ages, self.predictions = Starts(core), TrainedAges(), Predictions(core)
         for peer in core.state.registry.workers:
             self._look(core, peer)
 
@@ -94,6 +58,8 @@ class Timeline:
             self.read_until = event.first_group + event.count
         if isinstance(event, Received) and isinstance(event.message, Attach):
             self.names[event.peer] = event.message.name
+        if isinstance(event, Received) and isinstance(event.message, Generated):
+            self._count(event.peer, event.message)
         while self._first_steps + len(self._steps) < core.state.steps:
             self._steps.append(turn.recorded.number)
         for group in named_groups(event):
@@ -108,6 +74,9 @@ class Timeline:
             self._lane(trainer.peer, trainer.name, "trainer").enter(now, kind, core.state.steps)
         if self._idle:
             self._tell_idle(core)
+        self.starts.take(core)
+        self.ages.take(turn)
+        self.predictions.take(turn, core)
         newest = core.state.versions.newest
         if newest is not None and (not self.versions or self.versions[-1][1] != newest.policy_version):
             self.versions.append((now, newest.policy_version))
@@ -115,7 +84,12 @@ class Timeline:
     def as_plain(self) -> dict[str, Any]:
         """All that it knows, as what msgpack takes."""
         lanes = [
-            (lane.name, lane.role, *(getattr(lane, name).tobytes() for name in COLUMNS))
+            (
+                lane.name,
+                lane.role,
+                [getattr(lane, name) for name in SUMS],
+                *(getattr(lane, name).tobytes() for name in COLUMNS),
+            )
             for lane in self._lanes.values()
         ]
         rest = {name: getattr(self, name) for name in PLAIN}
@@ -125,6 +99,9 @@ class Timeline:
             "idle": sorted(self._idle),
             "words": self._last_words.tobytes(),
             "steps": self._steps.tobytes(),
+            "starts": self.starts.as_plain(),
+            "ages": self.ages.as_plain(),
+            "predictions": self.predictions.as_plain(),
         }
 
     @classmethod
@@ -132,8 +109,8 @@ class Timeline:
         """As it was when `as_plain` gave this, of a core as it stood then."""
         made = cls(core)
         made._lanes.clear()
-        for name, role, *columns in plain["lanes"]:
-            lane = made._lanes[role, name] = Lane(name, role)
+        for name, role, sums, *columns in plain["lanes"]:
+            lane = made._lanes[role, name] = Lane(name, role, **dict(zip(SUMS, sums, strict=True)))
             for column, data in zip(COLUMNS, columns, strict=True):
                 getattr(lane, column).frombytes(data)
         made._of_peer = {peer: made._lanes[role, name] for peer, (role, name) in plain["places"].items()}
@@ -143,6 +120,9 @@ class Timeline:
         made.versions = [(now, version) for now, version in made.versions]
         made.prompts = [(group, number) for group, number in made.prompts]
         made._last_words, made._steps = array("q", plain["words"]), array("q", plain["steps"])
+        made.starts.take_over(plain["starts"])
+        made.ages.take_over(plain["ages"])
+        made.predictions.take_over(plain["predictions"])
         return made
 
     def event_of_step(self, step: int) -> int | None:
@@ -159,6 +139,10 @@ class Timeline:
         place = bisect_right(self.prompts, (group, 1 << 62)) - 1
         is_known = place >= 0 and (place + 1 < len(self.prompts) or group < self.read_until)
         return self.prompts[place][1] - 1 if is_known else None
+
+    def _count(self, peer: str, message: Generated) -> None:
+        if (lane := self._of_peer.get(peer)) is not None:
+            lane.generated += sum(delta.count for delta in message.deltas)
 
     def _note(self, group: int, number: int) -> None:
         if group < self.read_until:  # else it is held out, and its story has no end, or somebody's invention
@@ -178,6 +162,7 @@ class Timeline:
         self._idle.discard(peer)
         if worker is None:
             if (lane := self._of_peer.pop(peer, None)) is not None:
+                lane.carry(now, 0.0)
                 lane.enter(now, "gone")
             return
         if worker.role == "trainer":
@@ -193,6 +178,7 @@ class Timeline:
             lane.enter(now, "episodes" if worker.episodes else IDLE)
 
     def _look_at_instance(self, core: Core, instance: Instance, lane: Lane) -> None:
+        lane.carry(core.state.now, min(1.0, len(instance.running) / max(1, instance.capacity)))
         if instance.pulling is not None:
             lane.enter(core.state.now, "pulling", instance.pulling)
         elif instance.running:
@@ -234,101 +220,6 @@ def idle_reason(core: Core) -> str:
     if state.ledger.headroom(newest.policy_version) <= 0:
         return "idle: bound"
     return "idle: cap"  # there are prompts and places: the rule of admission says no
-
-
-def picture(timeline: Timeline, begin_s: float, end_s: float, *, wanted: str = "") -> Json:
-    """Lanes between two seconds of the run, as spans or, where there are many, as bins.
-
-    `wanted`: part of a lane's name; of more than MOST_LANES the first are told, and all of them as shares.
-    """
-    end_s = max(end_s, begin_s + 1e-6)
-    lanes = [lane for lane in timeline.lanes() if wanted.lower() in lane.name.lower()]
-    versions = [one for one in timeline.versions if begin_s <= one[0] <= end_s]
-    every = -(-len(versions) // MOST_VERSIONS)
-    until_s = timeline.until_s
-    return {
-        "kinds": KINDS,
-        "begin_s": begin_s,
-        "end_s": end_s,
-        "known_s": until_s,
-        "count": len(lanes),
-        "lanes": [_told(lane, begin_s, min(end_s, until_s)) for lane in lanes[:MOST_LANES]],
-        "fleet": _fleet(lanes, begin_s, min(end_s, until_s)) if len(lanes) > MOST_LANES else None,
-        "versions": versions[:: max(1, every)],
-        "shares": shares(lanes, begin_s, min(end_s, until_s)),
-    }
-
-
-def shares(lanes: Iterable[Lane], begin_s: float, end_s: float) -> dict[str, dict[str, float]]:
-    """Seconds by role and state between two moments."""
-    return {
-        role: {KINDS[kind]: float(seconds) for kind, seconds in enumerate(found[0]) if seconds > 0}
-        for role, members in _by_role(lanes).items()
-        if (found := _seconds(members, begin_s, end_s, bins=1)).any()
-    }
-
-
-def _by_role(lanes: Iterable[Lane]) -> dict[str, list[Lane]]:
-    found: dict[str, list[Lane]] = {}
-    for lane in lanes:
-        found.setdefault(lane.role, []).append(lane)
-    return found
-
-
-def _told(lane: Lane, begin_s: float, end_s: float) -> Json:
-    first = max(0, bisect_right(lane.begins, begin_s) - 1)
-    last = bisect_left(lane.begins, end_s)
-    found: Json = {"name": lane.name, "role": lane.role}
-    if last - first > MOST_SPANS:
-        seconds = _seconds([lane], begin_s, end_s, bins=BINS)
-        most = seconds.argmax(axis=1)
-        share = seconds.max(axis=1) / ((end_s - begin_s) / BINS)
-        kinds = np.where(share > 0, most, -1)
-        return found | {"bins": kinds.tolist(), "fullness": np.round(share, 2).tolist()}
-    begins = [*lane.begins[first:last], end_s]
-    spans = [
-        (
-            round(max(begin_s, begins[place]), 6),
-            round(begins[place + 1], 6),
-            lane.kinds[first + place],
-            lane.details[first + place],
-        )
-        for place in range(last - first)
-    ]
-    return found | {"spans": [span for span in spans if span[1] > span[0]]}
-
-
-def _fleet(lanes: list[Lane], begin_s: float, end_s: float) -> Json:
-    """By role and bin, how many workers were in each state."""
-    width = max((end_s - begin_s) / BINS, 1e-9)
-    return {
-        role: np.round(_seconds(members, begin_s, end_s, bins=BINS) / width, 2).tolist()
-        for role, members in _by_role(lanes).items()
-    }
-
-
-def _seconds(lanes: list[Lane], begin_s: float, end_s: float, *, bins: int) -> Any:
-    """[bins, KINDS] seconds of these lanes between two moments, in one go: a fleet has a thousand of them."""
-    width = (end_s - begin_s) / bins
-    there = [lane for lane in lanes if lane.begins and lane.begins[0] < end_s]
-    if width <= 0 or not there:
-        return np.zeros((bins, len(KINDS)))
-    begins = np.concatenate([np.frombuffer(lane.begins) for lane in there])
-    kinds = np.concatenate([np.frombuffer(lane.kinds, np.uint8) for lane in there])
-    ends = np.append(begins[1:], end_s)
-    ends[np.cumsum([len(lane.begins) for lane in there]) - 1] = end_s  # the last state of a lane goes on
-    begins, ends = np.clip(begins, begin_s, end_s), np.clip(ends, begin_s, end_s)
-    inside = ends > begins
-    begins, ends, kinds = begins[inside], ends[inside], kinds[inside]
-    first = np.clip(((begins - begin_s) / width).astype(np.int64), 0, bins - 1)
-    last = np.clip(np.ceil((ends - begin_s) / width).astype(np.int64) - 1, first, bins - 1)
-    pieces = last - first + 1  # bins that a span has a part in
-    span = np.repeat(np.arange(len(pieces)), pieces)
-    place = first[span] + np.arange(len(span)) - (np.cumsum(pieces) - pieces)[span]
-    begins = np.maximum(begins[span], begin_s + place * width)
-    ends = np.minimum(ends[span], begin_s + (place + 1) * width)
-    weights, cells = np.maximum(ends - begins, 0.0), place * len(KINDS) + kinds[span].astype(np.int64)
-    return np.bincount(cells, weights=weights, minlength=bins * len(KINDS)).reshape(bins, len(KINDS))
 
 
 def _touched(turn: Replayed) -> dict[str, None]:

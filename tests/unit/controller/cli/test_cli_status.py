@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from controller.cli import status as status_command
 from controller.cli.console import verdict_lines
+from controller.cli.main import main
 from controller.cli.status import in_words, stop
 from controller.core.events import StopRequested
 from controller.durability.holder import lock_of, started_at
@@ -166,3 +168,56 @@ def test_alarms_are_told_while_a_run_goes_on_and_after_its_end(tmp_path):
     (run / "summary.json").write_text(json.dumps(summary))
     ended = [line for line in in_words(run, now=0.0) if line.startswith("ALARM")]
     assert [line.split(" (")[0] for line in ended] == ["ALARM, bound broken", "ALARM, no signal"]
+
+
+SUMMARY = {"is_success": True, "reason": "all", "steps": 5, "time_s": 9.0}
+
+
+def test_programs_are_told_the_same_with_how_old_it_is(tmp_path, capsys):
+    run = written(tmp_path)
+    (tmp_path / ".run.lock").write_text(str(2**22 + 1))
+    assert main(["status", str(run), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["alarms"]) == ("gone", [])
+    assert told["age_s"] >= 0
+    assert told["steps"] == json.loads((run / "status.json").read_text())["steps"]
+    lock_of(run).write_text(f"{os.getpid()} {started_at(os.getpid())}")
+    assert main(["status", str(run), "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()  # and no second one, though it goes on
+    assert json.loads(line)["state"] == "live"
+    (run / "summary.json").write_text(json.dumps(SUMMARY))
+    assert main(["status", str(run), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["age_s"], told["steps"]) == ("over", None, 5)
+
+
+@pytest.mark.parametrize("name", ["status.json", "metrics.jsonl"])
+def test_what_is_damaged_is_one_sentence_for_programs_too(tmp_path, capsys, name):
+    run = written(tmp_path)
+    (run / name).write_text("[7\n")
+    assert main(["status", str(run), "--json"]) == 1
+    assert f"{name} is damaged, or of another release" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--watch"], ["--watch", "--json"]])
+def test_who_watches_is_told_until_the_run_has_ended(tmp_path, capsys, monkeypatch, words):
+    run = written(tmp_path)
+    lock_of(run).write_text(f"{os.getpid()} {started_at(os.getpid())}")
+    looks = []
+
+    def end(seconds):
+        looks.append(seconds)
+        if len(looks) == 2:
+            summary = {**SUMMARY, "staleness/max_allowed": 2, "staleness/violations": 0}
+            (run / "summary.json").write_text(json.dumps(summary))
+
+    monkeypatch.setattr(status_command.time, "sleep", end)
+    assert main(["status", str(run), *words]) == 0
+    assert len(looks) == 2
+    shown = capsys.readouterr().out
+    if "--json" in words:
+        states = [json.loads(line)["state"] for line in shown.splitlines()]
+        assert states[:-1] != states[-1:] == ["over"]
+        assert len(states) == 3
+    else:
+        assert "is done: all" in shown

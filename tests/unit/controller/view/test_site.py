@@ -74,6 +74,8 @@ def test_now_is_the_newest_event_and_any_moment_before(browser):
     assert step["steps"] == 2
     _, second = browser.json(f"{RUN}/now?second={newest['now_s'] / 2}")
     assert second["now_s"] <= newest["now_s"] / 2
+    assert half["pace"]["steps"] == half["steps"] - 1
+    assert newest["pace"]["verdict"]
     tokens = half["tokens"]
     assert tokens["generated"] == sum(count for fate, count in tokens.items() if fate != "generated")
 

@@ -7,7 +7,8 @@ import pytest
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
-from controller.view.past.timeline import Timeline, shares
+from controller.view.past.lanes import shares
+from controller.view.past.timeline import Timeline
 from controller.view.pictures import ledger_of
 from tests.support.recorded_run import record
 from tests.support.shown_oracle import UNDER_WAY, Oracle
@@ -126,6 +127,17 @@ def check_lanes(timeline, oracle):
         assert told == pytest.approx(kept, abs=1e-6), lane.name
 
 
+def check_starts(timeline, closed_s, end_s):
+    """What kept the next prompt from starting, until the run began to end."""
+    told = timeline.starts.seconds(0.0, end_s)
+    assert "ending" not in told
+    told["open"] = told.pop("cap", 0.0) + told.pop("capacity", 0.0)
+    kept = {rule: seconds for rule, seconds in closed_s.items() if seconds > 1e-9}
+    assert {rule: seconds for rule, seconds in told.items() if seconds > 1e-9} == pytest.approx(
+        kept, abs=1e-6
+    )
+
+
 @pytest.mark.parametrize(
     "seed",
     [pytest.param(seed, marks=() if seed in SAMPLE else pytest.mark.thorough) for seed in range(SEEDS)],
@@ -134,7 +146,7 @@ def test_pages_show_what_an_oracle_of_its_own_says(tmp_path, seed):
     config = config_of(seed)
     outcome = record(tmp_path / "run", config, seed=seed)
     assert outcome.is_success, outcome.reason
-    oracle, waited = Oracle(config), 0
+    oracle, waited, closed_s, end_s = Oracle(config), 0, None, 0.0
     with Recording(tmp_path / "run") as recording:
         core = recording.make_core()
         timeline = Timeline(core)
@@ -142,11 +154,14 @@ def test_pages_show_what_an_oracle_of_its_own_says(tmp_path, seed):
         for turn in turns(recording, core):
             oracle.take(turn.recorded.now, turn.recorded.event, turn.commands)
             timeline.take(turn, core)
+            if closed_s is None and core.state.ending is not None:
+                closed_s, end_s = dict(oracle.closed_s), oracle.now
             if turn.recorded.number in looks:
                 shown = ledger_of(core)
                 check_ledger(shown, oracle)
                 check_waits(shown, oracle)
                 waited += len(shown["waits"])
     check_lanes(timeline, oracle)
+    check_starts(timeline, closed_s, end_s)
     assert waited
     assert oracle.steps == core.state.steps == config.run.steps

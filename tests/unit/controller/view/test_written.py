@@ -6,7 +6,15 @@ import os
 import pytest
 
 from controller.view import written
-from controller.view.written import KNOWN_BYTES, GrowingLines, Written, columns_of, lines_of, said_in
+from controller.view.written import (
+    KNOWN_BYTES,
+    GrowingLines,
+    Written,
+    by_source,
+    columns_of,
+    lines_of,
+    said_in,
+)
 from protocol.errors import RunError
 
 
@@ -128,3 +136,18 @@ def test_a_controller_that_writes_nothing_is_named_with_what_to_do(tmp_path):
     assert told["owner"] == "controller"
     assert "nothing for 50 s" in told["evidence"]
     assert "stacks" in told["remedy"]
+
+
+def test_evaluations_of_several_sources_have_a_curve_for_each():
+    line = {
+        "policy_version": 3,
+        "pass@1": 0.5,
+        "sources": {"math": {"pass@1": 0.75}, "code": {"pass@1": 0.25}},
+    }
+    found = columns_of([by_source(line), by_source({"policy_version": 6, "pass@1": 0.5})])
+    assert found["pass@1 of math"] == [0.75, None]
+    assert found["pass@1 of code"] == [0.25, None]
+    for fewer in ({"math": {"pass@1": 1.0}}, [], None, 7):
+        alone = line | {"sources": fewer}
+        assert by_source(alone) == alone, "one source is the whole"
+    assert by_source(line | {"sources": {"a": 3, "b": []}})["pass@1"] == 0.5

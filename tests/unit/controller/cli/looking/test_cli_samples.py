@@ -10,6 +10,7 @@ from controller.cli.looking.samples import show
 from controller.cli.main import main
 from controller.core.decisions.training import trainer_batches
 from controller.history.sample_text import SampleGroup, SampleResponse, SampleToken
+from tests.support.kept_samples import add_samples, kept, response
 from tests.support.scripted import TRAINED_LOGPROB, WEIGHT, Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
 
@@ -35,6 +36,44 @@ def test_the_newest_step_is_shown_and_jsonl_has_every_response(tmp_path, capsys)
     assert {line["step"] for line in lines} == {1, 2, 3}
     assert len(lines) == 3 * 2 * 2
     assert all(len(line["tokens"]) == len(line["token_versions"]) for line in lines)
+
+
+def looked_for(run, capsys, *words):
+    assert main(["samples", run, "--jsonl", *words]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_responses_are_looked_for_over_all_steps(tmp_path, capsys):
+    run = a_run(tmp_path, groups=4)
+    every = looked_for(run, capsys, "--all")
+    lengths = [len(line["tokens"]) for line in looked_for(run, capsys, "--sort", "length")]
+    assert lengths == sorted((len(line["tokens"]) for line in every), reverse=True)
+    best = looked_for(run, capsys, "--sort", "reward", "--limit", "3")
+    assert [line["reward"] for line in best] == sorted((line["reward"] for line in every), reverse=True)[:3]
+    assert {line["step"] for line in looked_for(run, capsys, "--sort", "reward", "--up")} == {1, 2, 3}
+    of_one = looked_for(run, capsys, "--sort", "reward", "--step", "2")
+    assert {line["step"] for line in of_one} == {2}
+    word = every[0]["response"][:6]
+    assert every[0] in looked_for(run, capsys, "--find", word, "--limit", "99")
+    assert main(["samples", run, "--sort", "drift"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("reward ") == 12
+    assert "step 3, group " in shown
+
+
+def test_more_than_a_page_is_looked_for_and_each_once(tmp_path, capsys):
+    run = a_run(tmp_path, groups=0)
+    add_samples(tmp_path, [kept(9, 1, [response(member, [member]) for member in range(100)])])
+    found = looked_for(run, capsys, "--sort", "length", "--limit", "70")
+    assert len({line["member"] for line in found}) == len(found) == 70
+    assert len(looked_for(run, capsys, "--sort", "length", "--limit", "300")) == 100
+
+
+def test_where_nothing_is_found_it_is_said(tmp_path, capsys):
+    run = a_run(tmp_path, groups=4)
+    assert main(["samples", run, "--reward-from", "99"]) == 2
+    assert "holds no sample like that, of 12 responses that are kept" in capsys.readouterr().err
+    assert main(["samples", run, "--only", "short"]) == 2
 
 
 def test_what_is_not_kept_is_said(tmp_path, capsys):

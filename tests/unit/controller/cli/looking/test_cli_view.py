@@ -57,3 +57,22 @@ def test_another_view_leaves_the_token_of_the_runs_own_where_it_is(tmp_path, cap
     assert main(["view", str(run)]) == 0
     assert (run / "view.token").read_text() == "of the run's own view"
     assert not list(run.glob("view.token.*"))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_link_is_opened_where_a_browser_is_known(tmp_path, capsys, monkeypatch, is_there):
+    run, opened = recorded(tmp_path / "run"), []
+
+    async def serve(app, bound, on_ready):
+        bound.close()
+        on_ready()
+
+    monkeypatch.setattr("controller.view.door.server.serve", serve)
+    monkeypatch.setattr("webbrowser.open", lambda link: opened.append(link) or is_there)
+    assert main(["view", str(run)]) == 0
+    assert not opened
+    assert main(["view", str(run), "--open"]) == 0
+    (link,) = opened
+    assert link.startswith("http://127.0.0.1:")
+    assert len(link.partition("?token=")[2]) > 32
+    assert ("No browser is known" in capsys.readouterr().err) != is_there

@@ -7,6 +7,7 @@ import pytest
 
 from controller.durability.recording import Recording
 from controller.view import shown_run
+from controller.view.over_time import ages, starts
 from controller.view.past import kept_past
 from controller.view.past.kept_past import NAME, find_past
 from controller.view.past.replica import Replica
@@ -40,7 +41,8 @@ def went_through(run):
     steps = [shown.moment({"step": str(step)})["number"] for step in (1, 2, 4)]
     lives = [shown.group(group, {})["life"] for group in (0, 5)]
     return {
-        "timeline": shown.timeline(None, None, ""), "jumps": jumps, "steps": steps, "lives": lives,
+        "timeline": shown.timeline(None, None, ""), "starts": starts(shown, {}), "ages": ages(shown),
+        "jumps": jumps, "steps": steps, "lives": lives,
     }, began  # fmt: skip
 
 

@@ -5,7 +5,8 @@ import pytest
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
-from controller.view.past.timeline import Timeline, shares
+from controller.view.past.lanes import shares
+from controller.view.past.timeline import Timeline
 from tests.support.recorded_run import record
 from tests.support.sampled_seeds import sampled_seeds
 

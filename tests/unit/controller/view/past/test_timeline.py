@@ -8,7 +8,9 @@ from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.history.story import Beginning, about, story
-from controller.view.past.timeline import BINS, KINDS, MOST_LANES, NUMBERS, Lane, Timeline, picture, shares
+from controller.view.past.lanes import KINDS, NUMBERS, Lane, shares
+from controller.view.past.timeline import Timeline
+from controller.view.past.timeline_picture import BINS, MOST_LANES, picture
 from protocol import messages
 from tests.support.recorded_run import record
 from tests.support.shown_run import CONFIG
@@ -128,3 +130,88 @@ def test_a_story_that_knows_where_it_ends_is_the_same(told, recording):
     for group in (0, 3, 9):
         start = Beginning(recording.make_core(), 0, {}, timeline.last_word(group))
         assert list(story(recording, group, begin=start)) == list(story(recording, group))
+
+
+def fleet_of(count, *, tokens):
+    """Lanes that generate for the first half of ten seconds, each `tokens(number)` in it."""
+    timeline = Timeline.__new__(Timeline)
+    timeline.until_s, timeline.versions, timeline._lanes = 10.0, [], {}
+    for number in range(count):
+        lane = timeline._lanes["rollout", f"rollout-{number}"] = Lane(f"rollout-{number}", "rollout")
+        lane.enter(0.0, "generating", 0)
+        lane.generated = tokens(number)
+        lane.enter(5.0, "idle: cap" if number % 2 else "pulling", 0)
+    return timeline
+
+
+def test_lanes_are_chosen_by_shares_of_what_is_shown_and_by_speed():
+    timeline = fleet_of(100, tokens=lambda number: 1_000 - number)
+    found = picture(timeline, 0.0, 10.0, wanted="idle>40%")
+    assert (found["count"], found["refused"]) == (50, "")
+    assert found["fleet"] is None
+    assert picture(timeline, 0.0, 5.0, wanted="idle>40%")["count"] == 0
+    slowest = picture(timeline, 0.0, 10.0, wanted="slowest 3")["lanes"]
+    assert [(lane["name"], lane["speed"]) for lane in slowest] == [
+        ("rollout-99", 180.2), ("rollout-98", 180.4), ("rollout-97", 180.6)
+    ]  # fmt: skip
+    (half,) = picture(timeline, 0.0, 2.5, wanted="rollout-99")["lanes"]
+    assert half["speed"] == 180.2
+    (idle,) = picture(timeline, 6.0, 9.0, wanted="rollout-99")["lanes"]
+    assert idle["speed"] is None
+
+
+def test_a_filter_that_makes_no_sense_leaves_nothing_out_and_says_so():
+    found = picture(fleet_of(3, tokens=int), 0.0, 10.0, wanted="lazy>20%")
+    assert found["count"] == 3
+    assert "No lane is ever 'lazy'" in found["refused"]
+
+
+def test_speeds_are_of_the_tokens_that_were_reported(told, recording):
+    timeline, _ = told
+    reported = {}
+    for recorded in recording.events():
+        event = recorded.event
+        if isinstance(event, Received) and isinstance(event.message, messages.Generated):
+            tokens = sum(delta.count for delta in event.message.deltas)
+            reported[event.peer] = reported.get(event.peer, 0) + tokens
+    by_name = {timeline.names[peer]: tokens for peer, tokens in reported.items()}
+    seconds = shares(timeline.lanes(), 0.0, timeline.until_s)["rollout"]["generating"]
+    found = picture(timeline, 0.0, timeline.until_s, wanted="rollout")["lanes"]
+    lanes = {lane.name: lane for lane in timeline.lanes() if lane.role == "rollout"}
+    assert {name: lane.generated for name, lane in lanes.items()} == by_name
+    own = [shares([lane], 0.0, timeline.until_s)["rollout"]["generating"] for lane in lanes.values()]
+    assert sum(own) == pytest.approx(seconds)
+    for told_lane, held in zip(found, own, strict=True):
+        assert told_lane["speed"] == pytest.approx(by_name[told_lane["name"]] / held, abs=0.01)
+
+
+def test_a_span_of_generating_tells_the_mean_share_of_places_that_were_taken():
+    lane = Lane("rollout-0", "rollout")
+    for now, load, kind in (
+        (0.0, 0.0, "starting"), (2.0, 1.0, "generating"), (3.0, 0.5, "generating"), (5.0, 0.0, "idle: cap"),
+        (6.0, 0.25, "generating"),
+    ):  # fmt: skip
+        lane.carry(now, load)
+        lane.enter(now, kind, 0)
+    timeline = Timeline.__new__(Timeline)
+    timeline.until_s, timeline.versions, timeline._lanes = 8.0, [], {("rollout", "rollout-0"): lane}
+    (found,) = picture(timeline, 0.0, 8.0)["lanes"]
+    assert found["loads"] == [None, pytest.approx(2 / 3, abs=0.01), None, 0.25]
+    assert picture(timeline, 7.0, 7.5)["lanes"][0]["loads"] == [0.25]
+
+
+def test_loads_are_those_of_the_core(told, recording):
+    timeline, _ = told
+    core, expected, before = recording.make_core(), {}, 0.0
+    now_taken = {}
+    for turn in turns(recording, core):
+        for name, share in now_taken.items():
+            expected[name] = expected.get(name, 0.0) + share * (turn.recorded.now - before)
+        before = turn.recorded.now
+        now_taken = {
+            one.name: len(one.running) / max(1, one.capacity) for one in core.state.registry.instances()
+        }
+    for lane in timeline.lanes():
+        if lane.role == "rollout":
+            loaded = lane.loaded + lane.load * (timeline.until_s - lane.since_s)
+            assert loaded == pytest.approx(expected[lane.name])

@@ -1,0 +1,161 @@
+"""A line of numbers for each response of the kept samples, so that they can be filtered and sorted.
+
+Invariants: a sample is read once, and never turned into text; what the run has deleted is forgotten at the
+next look; a line takes 78 bytes, however long its response is; a damaged sample is named, and keeps nobody
+from the others.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+
+from controller.durability.recording import Recording
+from controller.durability.sample_records import KeptSample
+from protocol.errors import RunError
+from protocol.messages import GIVEN
+
+Key = tuple[int, int]
+"""Step and group."""
+IsLate = Callable[[], bool]
+LINE = np.dtype([
+    ("step", "<i8"), ("group", "<i8"), ("member", "<i8"), ("reward", "<f8"), ("advantage", "<f8"),
+    ("length", "<i8"),  # all tokens behind the prompt, given ones too
+    ("drift", "<f4"),  # mean of its tokens', without signs; nan where the trainer told nothing
+    ("repeats", "<f4"),  # share of its runs of REPEATED tokens that stood in it before
+    ("ages", "<u8"),  # bit k: a token is k versions old
+    ("source", "<i4"),  # number in `sources`
+    ("prompt", "<u8"),  # digest: equal of the same prompt in another epoch
+    ("is_cut", "?"), ("is_equal", "?"),
+])  # fmt: skip
+OLDEST = 63  # ages from here on count as one
+REPEATED = 4
+EQUAL = 1e-6  # apart at most, rewards of a group count as equal
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # mixes tokens into one number
+
+
+class SampleIndex:
+    """The lines of one run's samples, oldest first."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Key, np.ndarray] = {}
+        self._table: np.ndarray | None = None
+        self.damaged: dict[Key, str] = {}
+        """What is wrong with samples that cannot be read."""
+        self.sources: dict[str, int] = {}
+        """Numbers of the data sources; "" is that of rows that name none."""
+
+    def follow(self, recording: Recording, is_late: IsLate) -> int:
+        """Read what is new, the newest first, until it is late; how many samples are left to be read.
+
+        Each time at least one is read. Raises: RunError.
+        """
+        kept = dict.fromkeys(recording.sample_keys())
+        for key in [key for key in (*self._lines, *self.damaged) if key not in kept]:
+            self._forget(key)
+        missing = [key for key in reversed(kept) if key not in self._lines and key not in self.damaged]
+        for place, key in enumerate(missing):
+            self._take(recording, key)
+            if is_late():
+                return len(missing) - place - 1
+        return 0
+
+    @property
+    def table(self) -> np.ndarray:
+        """All lines that are known, the oldest first. Not to be changed."""
+        if self._table is None:
+            lines = [self._lines[key] for key in sorted(self._lines)]
+            self._table = np.concatenate(lines) if lines else np.empty(0, LINE)
+        return self._table
+
+    def _take(self, recording: Recording, key: Key) -> None:
+        try:
+            sample = recording.sample(*key)
+        except RunError as error:
+            self.damaged[key] = str(error)
+            return
+        if sample is not None:
+            self._lines[key] = lines_of_numbers(sample, self.sources)
+            self._table = None
+
+    def _forget(self, key: Key) -> None:
+        self.damaged.pop(key, None)
+        if self._lines.pop(key, None) is not None:
+            self._table = None
+
+
+def lines_of_numbers(sample: KeptSample, sources: dict[str, int]) -> np.ndarray:
+    """One LINE for each response; a source that is new gets the next number of `sources`."""
+    items: list[dict[str, Any]] = sample.facts["items"]
+    tokens = np.frombuffer(sample.tokens, "<i4")
+    drifts = _drifts(sample)
+    source = sources.setdefault(source_of(sample.row), len(sources))
+    prompt, is_equal = digest_of(sample), _are_equal(items)
+    lines = np.empty(len(items), LINE)
+    begin = drifted = 0
+    for place, item in enumerate(items):
+        segments = [(version, count) for _, version, count in item["segments"]]
+        end = begin + sum(count for _, count in segments)
+        sampled = sum(count for version, count in segments if version != GIVEN)
+        drift = drifts[drifted : drifted + sampled]
+        lines[place] = (
+            sample.step, sample.group, item["member"], number(item["reward"]), number(item["outcome"]),
+            end - begin,
+            np.abs(drift).mean() if len(drift) else nan,
+            repeats(tokens[begin:end]),
+            _ages(sample.step, segments), source, prompt, item["ending"] == "length", is_equal,
+        )  # fmt: skip
+        begin, drifted = end, drifted + sampled
+    return lines
+
+
+def number(value: float) -> float:
+    """Itself, or nan for what cannot be compared."""
+    return value if isfinite(value) else nan
+
+
+def source_of(row: bytes) -> str:
+    """The data source that a row names; "" if it names none."""
+    found: Any = json.loads(row)
+    name = found.get("source", "") if isinstance(found, Mapping) else ""
+    return name if isinstance(name, str) else ""
+
+
+def digest_of(sample: KeptSample) -> int:
+    """Of its prompt, or of its row where each episode has a prompt of its own."""
+    return int.from_bytes(blake2b(sample.prompt or sample.row, digest_size=8).digest(), "little")
+
+
+def repeats(tokens: np.ndarray) -> float:
+    """The share of runs of REPEATED tokens that stand in it more than once, the first time apart."""
+    count = len(tokens) - REPEATED + 1
+    if count < 1:
+        return 0.0
+    mixed = np.zeros(count, np.uint64)
+    for place in range(REPEATED):
+        mixed = mixed * FACTOR + tokens[place : place + count].astype(np.uint64)
+    return 1 - len(np.unique(mixed)) / count
+
+
+def _drifts(sample: KeptSample) -> np.ndarray:
+    """Of all sampled tokens; empty where the trainer told nothing."""
+    trained, sampled = np.frombuffer(sample.trained, "<f4"), np.frombuffer(sample.logprobs, "<f4")
+    return trained - sampled if len(trained) == len(sampled) else trained[:0]
+
+
+def _ages(step: int, segments: list[tuple[int, int]]) -> int:
+    """Bit k stands for tokens that were k versions old when they were trained."""
+    found = 0
+    for version, count in segments:
+        if version != GIVEN and count:
+            found |= 1 << min(max(step - 1 - version, 0), OLDEST)
+    return found
+
+
+def _are_equal(items: list[dict[str, Any]]) -> bool:
+    """Whether the group had no signal: the rewards of all its responses are equal."""
+    rewards = [item["reward"] for item in items]
+    return len(rewards) > 1 and max(rewards) - min(rewards) <= EQUAL
