@@ -193,7 +193,7 @@ class Plausibility:
     def _of_live(self, instance: Instance, key: Key, reported: int, ending: str) -> str | None:
         """What is wrong with an attempt that the instance is to make, which has `reported` tokens now."""
         member = self._running(instance, key)
-        before = member.tokens_before - member.turn_start if member is not None else 0
+        before = member.response_tokens - member.reported - member.turn_start if member is not None else 0
         tokens = before + reported
         if not tokens and ending in ("stop", "length"):
             return f"It ended {_words(key)} without a token."

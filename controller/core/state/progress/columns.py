@@ -124,7 +124,8 @@ class Columns:
 
     def look_again(self, place: int, member: Trajectory) -> None:
         """When this trajectory has to be looked at next: its prediction is new."""
-        self.looks[place] = min(self.given[place].most + 1, member.next_prediction_at - member.tokens_before)
+        before = member.response_tokens - member.reported
+        self.looks[place] = min(self.given[place].most + 1, member.next_prediction_at - before)
 
     def due(self, lead: Lead) -> Iterator[Trajectory]:
         """Those whose prediction is due, one by one: it is made before the next one comes."""

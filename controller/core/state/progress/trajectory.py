@@ -72,13 +72,6 @@ class Trajectory:
         self._response_tokens = tokens
 
     @property
-    def tokens_before(self) -> int:
-        """Those of them that it had before this attempt."""
-        if self.going is not None:
-            self.catch_up(self.going)
-        return self._response_tokens - self._reported
-
-    @property
     def segments(self) -> list[Segment]:
         """What it consists of."""
         if self.going is not None:
