@@ -142,7 +142,7 @@ class Timeline:
 
     def _count(self, peer: str, message: Generated) -> None:
         if (lane := self._of_peer.get(peer)) is not None:
-            lane.generated += sum(delta.count for delta in message.deltas)
+            lane.generated += sum(message.counts)
 
     def _note(self, group: int, number: int) -> None:
         if group < self.read_until:  # else it is held out, and its story has no end, or somebody's invention
