@@ -145,6 +145,7 @@ class Core:
         self.episodes.expire()
         self.scoring.take_completed()
         share_device(self)
+        self.training.held_until = None  # found anew, where a batch is held
         if state.ending is None:
             self.supervised_groups.fill()
             self.sampling.run(is_end=self.scoring.is_exhausted)
@@ -362,7 +363,7 @@ class Core:
 
     def _forgive(self, now: float) -> None:
         """Extend all leases by the time that the controller itself was stalled."""
-        may_be = now - self.state.now > OVERDUE_S or self.training.held_until is not None  # see invariants.py
+        may_be = now - self.state.now > OVERDUE_S  # nothing was due before: see invariants.py
         if may_be and (overdue_s := now - (self.next_deadline() or now)) > OVERDUE_S:
             self.state.registry.forgive(now, overdue_s)
             self.membership.forgive(overdue_s)

@@ -147,7 +147,6 @@ class Training:
 
         It waits while a group is still generated that started before all others of the window.
         """
-        self.held_until = None
         state, staleness = self.state, self.state.config.staleness
         if self._consumed_at is None or not state.strategy_settings.is_tail_bound:
             return False

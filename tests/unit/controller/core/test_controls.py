@@ -72,6 +72,19 @@ def test_a_paused_run_ends_what_runs_and_begins_nothing(run):
     assert run.core.snapshot().waiting_for == "an operator to unpause it"
 
 
+@pytest.mark.parametrize("is_end", [False, True])
+def test_a_batch_that_was_held_for_an_even_pace_is_due_no_more_in_a_pause_or_at_the_end(run, is_end):
+    run.core.training.held_until = run.core.state.now + 0.01  # as if staleness.pace had held it
+    if is_end:
+        run.core.state.end("by request", is_success=True)
+        run._wait()
+    else:
+        run.order("pause")
+    run.quiet()
+    assert run.core.training.held_until is None, "a Tick would be due again and again"
+    run.core.check()
+
+
 def test_a_place_that_becomes_free_in_a_pause_stays_free(run):
     run.run(until=lambda: any(g.state == "generating" for g in run.core.state.groups.values()))
     group = next(g.id for g in run.core.state.groups.values() if g.state == "generating")
