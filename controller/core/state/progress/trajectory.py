@@ -138,8 +138,10 @@ class Trajectory:
     @property
     def first_version(self) -> int:
         """Version of its first sampled token, -1 if there is none."""
-        versions = (segment.policy_version for segment in self._segments)
-        return next((version for version in versions if version != GIVEN), -1)
+        for _, policy_version, _ in self._segments:
+            if policy_version != GIVEN:
+                return policy_version
+        return -1
 
     def give(self, ask: Ask) -> None:
         """Take what its environment says, and the limit of the turn that follows."""
