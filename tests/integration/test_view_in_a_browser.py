@@ -122,6 +122,16 @@ def page(browser, link):
     found.close()
 
 
+def test_a_page_that_is_loaded_again_and_again_is_one_of_those_that_look(page):
+    names = set()
+    for _ in range(3):
+        names.add(page.evaluate("sessionStorage.staleflowPage"))
+        page.reload()
+        page.wait_for_selector("#page[data-page] section")
+    assert len(names) == 1
+    assert all(names)
+
+
 def test_a_view_that_is_told_to_end_takes_its_token_along(tmp_path):
     run = recorded(tmp_path / "run")
     with viewed(run):

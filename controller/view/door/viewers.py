@@ -13,7 +13,7 @@ from controller.view.door.access import Denied
 PAGE = "x-staleflow-page"  # a header with a name that the page has drawn for itself
 NAME = re.compile(r"[\w-]{1,40}", re.ASCII)
 MOST = 20
-HEARD_S = 30.0  # a page that shows a run which stands asks every eight seconds
+HEARD_S = 12.0  # a page that shows a run which stands asks every eight seconds
 
 
 class Viewers:

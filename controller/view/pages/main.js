@@ -17,7 +17,7 @@ const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why",
 const AGE_MS = 800; // what stands on a page is no older when the next answer comes; a second, where many ask the same
 const STANDING_ROUNDS = 10; // between two looks at the list of runs
 const TELL_MOMENT = ["now", "ledger"]; // whose answer says where the run is, so that nobody need ask
-const NAME = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join(""); // of this page, one of those that look
+const NAME = (sessionStorage.staleflowPage ??= [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("")); // of this tab, one of those that look, however often it is loaded
 const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
