@@ -16,7 +16,7 @@ from protocol.section import Section
 from protocol.trainer.adapters import LoraSettings
 
 FASTEST_PROGRESS_S = 0.5  # with `rollout.progress_s: auto`
-FASTEST_STATUS_S = 0.1  # with `rollout.status_s: auto`
+FASTEST_STATUS_S, SLOWEST_STATUS_S = 0.1, 1.6  # with `rollout.status_s: auto`
 
 
 class ModelSettings(Section):
@@ -136,6 +136,11 @@ class RolloutSettings(Section):
     def first_status_s(self) -> float:
         """As long as the controller says nothing else."""
         return FASTEST_STATUS_S if self.status_s == "auto" else self.status_s
+
+    @property
+    def slowest_status_s(self) -> float:
+        """What the controller may let it become."""
+        return SLOWEST_STATUS_S if self.status_s == "auto" else self.status_s
 
 
 class TrainerSettings(Section):

@@ -272,11 +272,11 @@ def _controller_problems(config: Config) -> Iterator[Problem]:
             f"is {controller.lease_s:g} s, under {BEATS_PER_LEASE} beats of {controller.beat_s:g} s, so one "
             f"late beat would lose a healthy worker; give at least {BEATS_PER_LEASE * controller.beat_s:g}.",
         )
-    status_s = config.rollout.status_s
-    if status_s != "auto" and controller.stuck_s <= status_s:
+    status_s = config.rollout.slowest_status_s
+    if controller.stuck_s <= status_s:
         yield (
             ("controller.stuck_s", "rollout.status_s"),
-            f"is {controller.stuck_s:g} s, and instances report every {status_s:g} s "
+            f"is {controller.stuck_s:g} s, and instances report at least every {status_s:g} s "
             "(rollout.status_s), upon which work may still be placed; give more than that.",
         )
     match = BIND.fullmatch(controller.bind)

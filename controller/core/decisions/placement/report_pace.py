@@ -19,7 +19,7 @@ SLOWEST_S = 2.0
 STEPS = tuple(FASTEST_PROGRESS_S * 2 ** (step / 2) for step in range(5))
 MOST_RUNNING = tuple(step * RESPONSES_PER_S for step in STEPS)
 LOADS_PER_S = 256  # that a controller gets: each takes it about 0.1 ms
-STATUS_STEPS = tuple(FASTEST_STATUS_S * 2 ** (step / 2) for step in range(9))  # to 1.6 s
+STATUS_STEPS = tuple(FASTEST_STATUS_S * 2 ** (step / 2) for step in range(9))  # to SLOWEST_STATUS_S
 MOST_INSTANCES = tuple(step * LOADS_PER_S for step in STATUS_STEPS)
 LATE = 2  # steps too slow, from which on it is made faster: what hovers between two does not change
 

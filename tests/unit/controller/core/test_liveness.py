@@ -202,7 +202,8 @@ def test_status_says_why_nothing_runs(tmp_path):
     assert "nothing runs: The next 64 rows are awaited." in in_words(path, now=now)
 
 
-def test_a_limit_that_ends_before_the_next_report_is_refused():
-    tree = {"controller": {"stuck_s": 5.0}, "rollout": {"status_s": 5.0}}
+@pytest.mark.parametrize(("stuck_s", "status_s"), [(5.0, 5.0), (1.6, "auto")])
+def test_a_limit_that_ends_before_the_next_report_is_refused(stuck_s, status_s):
+    tree = {"controller": {"stuck_s": stuck_s}, "rollout": {"status_s": status_s}}
     ((fields, _),) = cross_field_problems(Config.model_validate(tree))
     assert fields == ("controller.stuck_s", "rollout.status_s")

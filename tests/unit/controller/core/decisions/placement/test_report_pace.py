@@ -13,6 +13,7 @@ from controller.core.decisions.placement.report_pace import (
     ReportPace,
 )
 from protocol.messages import Report
+from protocol.settings import SLOWEST_STATUS_S
 
 
 class Told:
@@ -84,7 +85,7 @@ def test_loads_come_as_often_as_a_controller_takes_them_whatever_progress_does(p
     pace = ReportPace(state)
     for instances in (1, LOADS_PER_S // 10, 128, 400):
         assert instances / status_of(state, pace, instances) <= LOADS_PER_S
-    assert status_of(state, pace, 10**6) == STATUS_STEPS[-1] == pytest.approx(1.6)
+    assert status_of(state, pace, 10**6) == STATUS_STEPS[-1] == pytest.approx(SLOWEST_STATUS_S)
     assert status_of(state, pace, 1) == 0.1
     assert {message.progress_s for _, message in state.said} == {0.5}
 
