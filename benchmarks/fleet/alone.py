@@ -29,6 +29,7 @@ from controller.host.stepper import Stepper
 from protocol import messages
 from protocol.messages import Attach, Message
 from protocol.wire.codec import Packet, decode, encode
+from protocol.wire.sockets import PAUSE_S
 from workers.simulated import SimulatedReward, SimulatedRollout, SimulatedTrainer, TrainerTimes
 
 Frames = tuple[bytes, ...]
@@ -70,7 +71,7 @@ class Alone:
             )
             self._attach("reward", f"reward-{number}", reward)
         for number in range(rules.instances):
-            self._attach("rollout", f"rollout-{number}", make_instance(rules, now=0.0))
+            self._attach("rollout", f"rollout-{number}", make_instance(rules, number, now=0.0))
 
     def _attach(self, role: messages.Role, name: str, worker) -> None:
         peer = f"{len(self.workers):032x}"
@@ -106,7 +107,7 @@ class Alone:
                 self.waiting.append((events.Tick(), ()))
                 continue
             self.now = max(self.now, due)
-            end = self.now + 0.008 if self.together > 1 else self.now  # what one drain would find
+            end = self.now + PAUSE_S if self.together > 1 else self.now  # what one drain would find
             while self.due and self.due[0][0] <= end:
                 due, peer = heapq.heappop(self.due)
                 if (at := self.workers[peer].next_wake_s()) is not None and at <= due:

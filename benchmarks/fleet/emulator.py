@@ -16,6 +16,7 @@ from array import array
 from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import uvloop
@@ -159,6 +160,7 @@ async def member(fleet: Fleet, address: str, role: Role, number: int, *, key: st
     """A worker that is attached; `key`: its file, where the controller has keys."""
     name = "trainer" if role == "trainer" else f"{role}-{number}"
     link = await Link.attach(address, Attach(role, name, os.getpid(), "here"), key=key, limit_s=300.0)
+    link._measured_at = inf  # a look at this process would be a look at the threads of a thousand links
     now = fleet.now()
     if role == "trainer":
         return Member(fleet, link, SimulatedTrainer(TrainerTimes(0.0, STEP_S, 0.0, PUBLISH_S), now=now))
@@ -167,7 +169,7 @@ async def member(fleet: Fleet, address: str, role: Role, number: int, *, key: st
             number, prompt_tokens=PROMPT_TOKENS, score_s=SCORE_S, attach_s=0.0, processes=8, now=now
         )
         return Member(fleet, link, scorer)
-    return Member(fleet, link, make_instance(fleet.rules, now=now))
+    return Member(fleet, link, make_instance(fleet.rules, number, now=now))
 
 
 async def emulate(options: argparse.Namespace) -> None:

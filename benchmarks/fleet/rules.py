@@ -28,9 +28,11 @@ GROUP_SIZE = 16
 LONGEST = 8192
 PROMPT_TOKENS = 512
 TOKENS_PER_S = 25.0  # of each response
+GOLDEN = 0.618034  # multiples of it are spread evenly, however many there are
 BATCHES = 4  # groups of a batch per instance
 SYMBOLS = 12  # tokens of the vocabulary
 STEP_S, PULL_S, SCORE_S, PUBLISH_S = 2.0, 1.0, 0.05, 0.5
+BEAT_S = 1.0  # the default of `controller.beat_s`
 PATIENT_S = 600.0  # more than a busy machine lets a process wait
 
 
@@ -98,8 +100,11 @@ class Begun(Workload):
         return ceil(whole * self._uniform(group, GROUP_SIZE + member))
 
 
-def make_instance(rules: Rules, *, now: float) -> SimulatedRollout:
-    """An instance whose responses get TOKENS_PER_S each, however many there are. Times are emulated."""
+def make_instance(rules: Rules, number: int, *, now: float) -> SimulatedRollout:
+    """An instance whose responses get TOKENS_PER_S each, however many there are. Times are emulated.
+
+    Its reports come at moments of its own, as those of a real one.
+    """
     per_step = StepCost(1 / TOKENS_PER_S, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     engine = SimulatedEngine(
         per_step,
@@ -108,7 +113,7 @@ def make_instance(rules: Rules, *, now: float) -> SimulatedRollout:
         token_budget=1 << 20,
         prompt_tokens=PROMPT_TOKENS,
     )
-    times = RolloutTimes(0.0, PULL_S, rules.first_progress_s, rules.first_status_s)
+    times = RolloutTimes(0.0, PULL_S, rules.first_progress_s, rules.first_status_s, early=number * GOLDEN % 1)
     return SimulatedRollout(engine, Begun(rules.begun_groups), times, now=now)
 
 
@@ -155,6 +160,7 @@ def config(folder: Path, rules: Rules) -> Config:
             "staleness": {"max_staleness": 3, "in_flight_batches": "all"},  # no instance waits
             "controller": {
                 "bind": f"tcp://127.0.0.1:{rules.port}",
+                "beat_s": BEAT_S * max(1.0, rules.slow),  # one of emulated time, as the rest
                 "lease_s": PATIENT_S,
                 "attach_timeout_s": PATIENT_S,
                 "replace_s": PATIENT_S,

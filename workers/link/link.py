@@ -1,9 +1,10 @@
 """A worker's line to the controller: attach, talk, beat, leave.
 
 Invariants: beats leave from the event loop that does the work, so a hung worker falls silent, and nothing
-else ends them; a controller that is silent for the lease ends the link, but a stall of our own is not held
-against it; after the link is closed, everything raises LinkClosed with the reason. The inbox is bounded by
-what the controller lets be outstanding.
+else ends them; neither end is silent for longer than a beat: who has spoken meanwhile needs none; a
+controller that is silent for the lease ends the link, but a stall of our own is not held against it; after
+the link is closed, everything raises LinkClosed with the reason. The inbox is bounded by what the controller
+lets be outstanding.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self.name = ""  # that the controller calls this worker by
         self._beat_s = 0.0
-        self._heard_at = self._beaten_at = asyncio.get_running_loop().time()
+        self._heard_at = self._said_at = self._beaten_at = self._due_at = asyncio.get_running_loop().time()
         self._measured_at = -MEASURE_S
 
     @classmethod
@@ -112,6 +113,7 @@ class Link:
     def send(self, message: Message, *frames: bytes) -> None:
         """Send in order. Raises: LocalError if a frame is too large or the controller has stopped reading."""
         self._connection.send(message, frames)
+        self._said_at = asyncio.get_running_loop().time()
 
     async def receive(self) -> tuple[Message, Frames]:
         """The next message. Raises: LinkClosed."""
@@ -171,15 +173,17 @@ class Link:
         self._beat_s, self.lease_s = welcome.beat_s, welcome.lease_s
         loop = asyncio.get_running_loop()
         self._beaten_at = loop.time()
-        self._timer = loop.call_later(self._beat_s, self._beat)
+        self._set_timer(self._beaten_at + self._beat_s)
+
+    def _set_timer(self, due_at: float) -> None:
+        self._due_at = due_at
+        self._timer = asyncio.get_running_loop().call_at(due_at, self._beat)
 
     def _beat(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        late_s = now - self._beaten_at - self._beat_s
+        now = asyncio.get_running_loop().time()
+        late_s = now - self._due_at
         if late_s > self._beat_s:
             self._heard_at += late_s  # we were stopped ourselves; what was said meanwhile waits to be read
-        self._beaten_at = now
         silent_s = now - self._heard_at
         if silent_s > self.lease_s:
             self._close(
@@ -191,7 +195,12 @@ class Link:
                 )
             )
             return
-        self._timer = loop.call_later(self._beat_s, self._beat)  # first: what follows may raise
+        due_at = max(self._beaten_at, min(self._said_at, self._heard_at)) + self._beat_s
+        if due_at > now and now - self._measured_at < MEASURE_S:
+            self._set_timer(due_at)
+            return
+        self._beaten_at = now
+        self._set_timer(now + self._beat_s)  # first: what follows may raise
         self._connection.send(self._sign_of_life(now))
 
     def _sign_of_life(self, now: float) -> Message:

@@ -13,6 +13,7 @@ Invariants:
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ from workers.engines.interface import Engine, Generation, Key, ReleasingEngine, 
 from workers.engines.made_engine import make_engine
 from workers.link.link import Link, LinkClosed
 from workers.rollout.pace import EnginePace
+from workers.rollout.rhythm import Rhythm
 from workers.rollout.unacknowledged import Unacknowledged
 from workers.weights.exchange_process import WeightsExchangeProcess, make_weights_exchange
 
@@ -83,9 +85,9 @@ class RolloutWorker:
         self._settings = settings
         self._model_directory = model_directory
         self._attempts: dict[Key, _Attempt] = {}
-        self._progress_s = self._status_s = 0.0  # between two reports: as the controller wants it
+        phase = random.random()
+        self._progress, self._load = Rhythm(phase), Rhythm(phase)  # as often as the controller wants reports
         self._status_sequence = 0
-        self._reported_at = self._status_at = 0.0
         self._is_known_idle = True
         self._is_draining = False
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
@@ -113,7 +115,7 @@ class RolloutWorker:
             self._has_engine = True
         engine, self._pace.lease_s = self._engine, link.lease_s
         rollout = self._settings.rollout  # of a controller that has said nothing else yet
-        self._progress_s, self._status_s = rollout.first_progress_s, rollout.first_status_s
+        self._set_pace(rollout.first_progress_s, rollout.first_status_s)
         if self._unacknowledged.is_pending:
             reported = {key: attempt.reported for key, attempt in self._attempts.items()}
             link.send(self._unacknowledged.holding(engine.policy_version, reported))
@@ -185,7 +187,7 @@ class RolloutWorker:
             case Retire(policy_version):
                 await self._exchange().retire(policy_version)
             case Report(progress_s, status_s):
-                self._progress_s, self._status_s = progress_s, status_s
+                self._set_pace(progress_s, status_s)
             case _:
                 assert_never(order)
 
@@ -206,13 +208,15 @@ class RolloutWorker:
         if endings:
             self._report(endings)
         now = time.monotonic()
-        is_full = self._kept_bytes >= MAX_KEPT_BYTES
-        if is_full or now - self._reported_at >= self._progress_s:
+        if self._progress.is_due(now) or self._kept_bytes >= MAX_KEPT_BYTES:
             self._report_progress()
-            self._reported_at = now
-        if now - self._status_at >= self._status_s:
+        if self._load.is_due(now):
             self._report_status()
-            self._status_at = now
+
+    def _set_pace(self, progress_s: float, status_s: float) -> None:
+        now = time.monotonic()
+        self._progress.set_period(progress_s, now)
+        self._load.set_period(status_s, now)
 
     def _absorb(self, sampled: list[Sampled]) -> list[tuple[Key, Ending]]:
         endings: list[tuple[Key, Ending]] = []
@@ -342,6 +346,7 @@ class RolloutWorker:
             tensors, refused = fetching.result()
             await self._pace.settle()
             self._report_progress()  # under the version that sampled it
+            self._progress.wait(time.monotonic())
             self._engine.load_weights(pull.policy_version, tensors)
             self._has_pulled, self._is_released = True, False
         except (WeightsError, ValueError) as error:

@@ -24,6 +24,8 @@ class RolloutTimes:
     pull_s: float = 3.0
     progress_s: float = 1.0
     status_s: float = 1.0
+    early: float = 0.0
+    """Share of a period by which its first report at a pace comes sooner: those of many come apart by it."""
 
 
 class SharedPulls:
@@ -119,6 +121,8 @@ class SimulatedRollout:
             case messages.Report(progress_s, status_s):
                 self._progress_s = max(progress_s, self.times.progress_s)
                 self._status_s = max(status_s, self.times.status_s)
+                if self.times.early and self._progress_due_s is not None:
+                    self._begin_reports(now)
             case messages.Retire() | messages.Keep():
                 pass  # it keeps no versions, and nothing of a controller before
             case _:
@@ -140,9 +144,13 @@ class SimulatedRollout:
         if self._progress_due_s is not None:
             out += self._reports(now)
         elif self._routes:
-            self._progress_due_s = now + self._progress_s
-            self._status_due_s = now + self._status_s
+            self._begin_reports(now)
         return out
+
+    def _begin_reports(self, now: float) -> None:
+        share = 1.0 - self.times.early
+        self._progress_due_s = now + share * self._progress_s
+        self._status_due_s = now + share * self._status_s
 
     def ready(self) -> messages.Ready:
         """What it says once its engine is there, and again to each controller."""
