@@ -162,11 +162,13 @@ async def member(fleet: Fleet, address: str, role: Role, number: int, *, key: st
     link = await Link.attach(address, Attach(role, name, os.getpid(), "here"), key=key, limit_s=300.0)
     link._measured_at = inf  # a look at this process would be a look at the threads of a thousand links
     now = fleet.now()
+    speed = fleet.rules.speed
     if role == "trainer":
-        return Member(fleet, link, SimulatedTrainer(TrainerTimes(0.0, STEP_S, 0.0, PUBLISH_S), now=now))
+        times = TrainerTimes(0.0, STEP_S / speed, 0.0, PUBLISH_S / speed)
+        return Member(fleet, link, SimulatedTrainer(times, now=now))
     if role == "reward":
         scorer = SimulatedReward(
-            number, prompt_tokens=PROMPT_TOKENS, score_s=SCORE_S, attach_s=0.0, processes=8, now=now
+            number, prompt_tokens=PROMPT_TOKENS, score_s=SCORE_S / speed, attach_s=0.0, processes=8, now=now
         )
         return Member(fleet, link, scorer)
     return Member(fleet, link, make_instance(fleet.rules, number, now=now))

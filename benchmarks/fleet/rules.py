@@ -52,6 +52,10 @@ class Rules:
     durability: str = "process"
     journal: str = "full"
     port: int = 28_617
+    batch_groups: int = 0
+    """Of a train step; 0: BATCHES per instance."""
+    speed: float = 1.0
+    """How many times as fast as in a true fleet everything is that workers do."""
 
     @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
@@ -105,7 +109,7 @@ def make_instance(rules: Rules, number: int, *, now: float) -> SimulatedRollout:
 
     Its reports come at moments of its own, as those of a real one.
     """
-    per_step = StepCost(1 / TOKENS_PER_S, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    per_step = StepCost(1 / (rules.speed * TOKENS_PER_S), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     engine = SimulatedEngine(
         per_step,
         rows=rules.running,
@@ -113,7 +117,9 @@ def make_instance(rules: Rules, number: int, *, now: float) -> SimulatedRollout:
         token_budget=1 << 20,
         prompt_tokens=PROMPT_TOKENS,
     )
-    times = RolloutTimes(0.0, PULL_S, rules.first_progress_s, rules.first_status_s, early=number * GOLDEN % 1)
+    times = RolloutTimes(
+        0.0, PULL_S / rules.speed, rules.first_progress_s, rules.first_status_s, early=number * GOLDEN % 1
+    )
     return SimulatedRollout(engine, Begun(rules.begun_groups), times, now=now)
 
 
@@ -156,7 +162,10 @@ def config(folder: Path, rules: Rules) -> Config:
                 "progress_s": "auto" if rules.progress_s == "auto" else rules.first_progress_s,
                 "status_s": "auto" if rules.status_s == "auto" else rules.first_status_s,
             },
-            "trainer": {"local": False, "batch_groups": BATCHES * rules.instances},
+            "trainer": {
+                "local": False,
+                "batch_groups": rules.batch_groups or BATCHES * rules.instances,
+            },
             "staleness": {"max_staleness": 3, "in_flight_batches": "all"},  # no instance waits
             "controller": {
                 "bind": f"tcp://127.0.0.1:{rules.port}",
