@@ -21,7 +21,7 @@ from controller.cli.command_line import Run
 from controller.cli.console import verdict_lines
 from controller.cli.say import say
 from controller.durability.holder import controller_of
-from controller.history.alarms import alarms
+from controller.history.alarms import Alarm, alarms
 from protocol.errors import RunError
 from protocol.plain_text import plain
 
@@ -72,10 +72,11 @@ def for_programs(run: Path, *, now: float) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(run, run / "metrics.jsonl", error) from error
     if path.name == "summary.json":
-        return {"state": "over", "age_s": None, "alarms": wrong, **seen}
+        return {"state": "over", "age_s": None, **seen, "alarms": wrong}
     age_s = max(0.0, now - path.stat().st_mtime)
     state = "gone" if controller_of(run) is None else "silent" if age_s > LATE_S else "live"
-    return {"state": state, "age_s": round(age_s, 3), "alarms": wrong, **seen}
+    failing = [] if state == "gone" else seen.get("alarms", [])
+    return {"state": state, "age_s": round(age_s, 3), **seen, "alarms": [*failing, *wrong]}
 
 
 def stop(run: Run) -> None:
@@ -149,16 +150,18 @@ def _of_now(run: Path, path: Path, seen: dict[str, Any], *, now: float) -> list[
     lines += _table(seen["workers"])
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
     lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
-    lines += _alarms(run)
+    failing = seen.get("alarms", []) if pid is not None else []
+    lines += [*map(_alarm, failing), *_alarms(run)]
     return lines + (_waits(seen["waits"], seen.get("waits_left_out", 0)) if pid is not None else [])
 
 
 def _alarms(run: Path, *, bound: int | None = None) -> list[str]:
     """What is wrong with the learning of the run, by its metrics; `bound`: its max_staleness, where known."""
-    return [
-        f"ALARM, {one['name']} ({one['owner']}): {one['evidence']}. {one['remedy']}"
-        for one in _alarms_of(run, bound=bound)
-    ]
+    return [_alarm(one) for one in _alarms_of(run, bound=bound)]
+
+
+def _alarm(found: dict[str, Any]) -> str:
+    return f"ALARM, {Alarm(**found).in_words()}"
 
 
 def _alarms_of(run: Path, *, bound: int | None = None) -> list[dict[str, Any]]:

@@ -53,6 +53,7 @@ from controller.core.events import (
 from controller.core.hearing import hear
 from controller.core.invariants import check_invariants
 from controller.core.liveness import idle_because, still_until, watch
+from controller.core.run_alarms import alarms_of
 from controller.core.shutdown import is_out_of_data, notice_end_of_data, wind_up
 from controller.core.state.accounts import without_rollout
 from controller.core.state.bottleneck import verdict
@@ -231,6 +232,7 @@ class Core:
             workers=tuple(workers),
             idle_because=idle_because(self),
             paused="" if state.paused is None else state.paused.in_words(state.now),
+            alarms=tuple(alarms_of(self)),
         )
 
     def summary(self) -> dict[str, object]:
@@ -302,9 +304,7 @@ class Core:
         self.settings = worker_settings(state.config, event.run_dir, event.import_paths)
         self.membership.settings = self.settings.model_dump_json()
         state.ending, state.ending_is_success, state.finished = None, True, False
-        state.is_stopped = False
-        state.accounts.is_ending = False
-        state.is_trainer_given_up = False
+        state.is_stopped = state.accounts.is_ending = state.is_trainer_given_up = False
         if state.paused is not None:
             state.emit(Warn(state.paused.in_words(state.now)))
         for worker in list(state.registry.workers.values()):

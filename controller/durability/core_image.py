@@ -50,19 +50,19 @@ from controller.core.effects import evaluation_rounds, futile_groups, purposes
 from controller.core.state import (
     accounts,
     asks,
-    counting_ledger,
     dispatch_queue,
     evaluation_report,
     groups,
     ledger,
     policy_versions,
+    recent_failures,
     registry,
     run_state,
     source_mixture,
     told,
 )
 from controller.core.state.agents import episode_figures, episodes, told_agents
-from controller.core.state.batches import contributions, in_order_ledger, windows
+from controller.core.state.batches import contributions, counting_ledger, in_order_ledger, windows
 from controller.core.state.batches.contributions import Batch
 from controller.core.state.progress import columns, trajectory
 from controller.core.state.views import candidates, choices, instances
@@ -81,7 +81,8 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     futile_groups, groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift,
     membership, migration,
-    models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
+    models, plausibility, policy_versions, publication, pulls, purposes, reattachment, recent_failures,
+    registry,
     prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, shared_device,
     source_mixture, stragglers, supervised, told, told_agents, trainer_batches, training, training_groups,
     device, from_agents, from_controller, from_workers, pieces, progress, ids, settings, cost_model,

@@ -8,9 +8,9 @@ raises none, at any of its steps.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, median
-from typing import NamedTuple
 
 from controller.core.decisions.training.logprob_drift import FRESH_TOKENS, is_other_temperature
+from controller.core.state.snapshot import Alarm
 from strategies.outcomes import EPSILON
 
 Line = Mapping[str, object]
@@ -27,15 +27,6 @@ EQUAL_SHARE = 0.9  # of groups; that of the quickstart is 0.7 at most: it solves
 LESS = 0.02  # reward: a change that counts as none
 LOST_REWARD = 0.15  # of the best; the noise of a small run is a fifth of it
 FALLS = 3  # evaluations in a row
-
-
-class Alarm(NamedTuple):
-    """Something that a person should look at."""
-
-    name: str
-    owner: str  # who it is about: a role, or a section of the configuration
-    evidence: str  # one clause, with the values
-    remedy: str
 
 
 def alarms(

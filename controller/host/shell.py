@@ -37,6 +37,7 @@ from controller.durability.release import facts_of
 from controller.durability.store import Store
 from controller.host.collector import rare_collections
 from controller.host.going_back import leave_word, write_way_back
+from controller.host.health.own_health import OwnHealth
 from controller.host.initial_model import InitialModel
 from controller.host.log_file import log_to_file
 from controller.host.prompt_reader import PromptReader
@@ -102,7 +103,10 @@ class Shell:
         with ExitStack() as stack:
             self.directory = RunDirectory(self._config)
             stack.callback(self.directory.close)
-            self._status = StatusFile(self.directory, self._config, on_complaint=self._on_refusal)
+            self._status = StatusFile(
+                self.directory, self._config, on_complaint=self._on_refusal,
+                own=stack.enter_context(OwnHealth(self.directory.path)).look,
+            )  # fmt: skip
             past = await find_past(self.directory, self._config, on_warning=self._on_warning)
             log_to_file(self.directory.logs / "controller.log", level=self._config.logging.level, stack=stack)
             for note in past.notes if past else ():
@@ -120,8 +124,8 @@ class Shell:
                 on_progress=lambda fraction, text: self._on_progress(fraction, f"model: {text}"),
             )  # fmt: skip
             self._prompts = await PromptReader.open(
-                self._config, self._iterable,
-                known=self._store.facts().get("data"), on_refused=self._on_refusal,
+                self._config, self._iterable, known=self._store.facts().get("data"),
+                on_refused=self._on_refusal,
             )  # fmt: skip
             self._held_out = await asyncio.to_thread(read_held_out, self._config)
             if past is None:
@@ -140,13 +144,9 @@ class Shell:
         keys = Keyring(controller.keys) if controller.keys else None
         self._server = Server(
             self.directory.endpoint(controller.bind),
-            on_message=self._on_message,
-            on_fault=self._on_fault,
-            on_drained=self._turn,
-            on_refusal=self._on_refusal,
-            keys=keys,
-            strangers=descriptors.strangers,
-        )
+            on_message=self._on_message, on_fault=self._on_fault, on_drained=self._turn,
+            on_refusal=self._on_refusal, keys=keys, strangers=descriptors.strangers,
+        )  # fmt: skip
         stack.callback(self._server.close)
         self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
         self._local_key = self.directory.publish_key(keys.local) if keys else None

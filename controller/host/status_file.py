@@ -1,8 +1,8 @@
 """status.json: what a run does now and what it waits for, for people and for `launch.py status`.
 
-Invariants: it is written when something has changed that it says, and every WRITE_S; a look at a large run
-is made in slices, between which the loop does its work, and takes no more than SHARE of it; a disk that
-refuses the file does not end the run.
+Invariants: it is written when something has changed that it says, and every WRITE_S; an alarm is complained
+of once an hour; a look at a large run is made in slices, between which the loop does its work, and takes no
+more than SHARE of it; a disk that refuses the file does not end the run.
 """
 
 import json
@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from controller.config.models import Config
-from controller.core.state.snapshot import ClusterSnapshot
+from controller.core.state.snapshot import Alarm, ClusterSnapshot
 from controller.host.run_directory import RunDirectory
 from controller.host.watchdog import WORKERS_AT_ONCE, Slices, Wait, Watchdog, at_once, rows_of, status_of
 
 LOOK_S = 1.0  # between two looks of the watchdog, at least
 SHARE = 0.008  # of the loop's time that looks may take: at 1,024 instances one takes 30 ms
 WRITE_S = 10.0  # at most between two status.json, though nothing has changed
+AGAIN_S = 3600.0  # until the same alarm is complained of again
 AT_END = object()
+Own = tuple[dict[str, Any], list[Alarm]]
+"""What the controller says of itself: figures, and alarms."""
 
 log = logging.getLogger("staleflow.controller")
 
@@ -33,11 +36,13 @@ class StatusFile:
     """The status of one run, and its watchdog."""
 
     def __init__(
-        self, directory: RunDirectory, config: Config, *, on_complaint: Callable[[str], None]
-    ) -> None:
-        """`on_complaint(text)` hears what takes too long."""
+        self, directory: RunDirectory, config: Config, *, on_complaint: Callable[[str], None],
+        own: Callable[[], Own] = lambda: ({}, []),
+    ) -> None:  # fmt: skip
+        """`on_complaint(text)` hears of alarms and of what takes too long; `own` tells of the controller."""
         self._tokens_per_s: float | None = None  # of the last train step
-        self._directory, self._on_complaint = directory, on_complaint
+        self._directory, self._on_complaint, self._own = directory, on_complaint, own
+        self._told: dict[str, float] = {}  # when each alarm was complained of
         self._wanted = {"steps_wanted": config.run.steps, "batch_groups": config.trainer.batch_groups}
         controller = config.controller
         self._watchdog = Watchdog(
@@ -74,7 +79,8 @@ class StatusFile:
 
     def write(self, seen: ClusterSnapshot, waits: list[Wait]) -> None:
         """Write it now."""
-        at_once(self._write(seen, waits))
+        figures, alarms = self._own()
+        at_once(self._write(seen, waits, (figures, [*alarms, *seen.alarms])))
 
     def _whole_look(self, snapshot: Slices[ClusterSnapshot], now: float) -> Iterator[None]:
         seen = yield from snapshot
@@ -84,22 +90,33 @@ class StatusFile:
 
     def _look(self, seen: ClusterSnapshot, now: float) -> Slices[None]:
         waits, complaints = yield from self._watchdog.look_in_slices(seen, now)
-        for complaint in complaints:
+        figures, alarms = self._own()
+        alarms = [*alarms, *seen.alarms]
+        for complaint in [*complaints, *self._new(alarms, now)]:
             self._on_complaint(complaint)
         written, before = self._shown
-        news = (seen.steps, seen.tokens, seen.groups, [wait.what for wait in waits], len(complaints))
+        names = [alarm.name for alarm in alarms]
+        news = (seen.steps, seen.tokens, seen.groups, [wait.what for wait in waits], len(complaints), names)
         if news != before or now >= written + WRITE_S:
             self._shown = now, news
-            yield from self._write(seen, waits)
+            yield from self._write(seen, waits, (figures, alarms))
 
-    def _write(self, seen: ClusterSnapshot, waits: list[Wait]) -> Slices[None]:
+    def _new(self, alarms: list[Alarm], now: float) -> list[str]:
+        """Those that nobody was told of within the hour, in words."""
+        new = [alarm for alarm in alarms if now - self._told.get(alarm.name, -AGAIN_S) >= AGAIN_S]
+        self._told |= {alarm.name: now for alarm in new}
+        return [f"ALARM, {alarm.in_words()}" for alarm in new]
+
+    def _write(self, seen: ClusterSnapshot, waits: list[Wait], own: Own) -> Slices[None]:
         rows: list[str] = []
         for begin in range(0, len(seen.workers), WORKERS_AT_ONCE):
             text = json.dumps(rows_of(seen.workers[begin : begin + WORKERS_AT_ONCE]))
             rows.append(text[1:-1])  # without the brackets of the list
             if len(seen.workers) > WORKERS_AT_ONCE:
                 yield
-        rest = json.dumps(status_of(seen, waits, tokens_per_s=self._tokens_per_s) | self._wanted)
+        status = status_of(seen, waits, tokens_per_s=self._tokens_per_s) | self._wanted
+        status |= {"controller": own[0], "alarms": [alarm._asdict() for alarm in own[1]]}
+        rest = json.dumps(status)
         try:
             self._directory.write_status(f'{rest[:-1]}, "workers": [{", ".join(rows)}]}}\n')
         except OSError as error:  # it only informs

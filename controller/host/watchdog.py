@@ -162,13 +162,15 @@ class Watchdog:
 
 
 def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float | None) -> dict[str, Any]:
-    """The state of the run for status.json, but for its workers.
+    """The state of the run for status.json, but for its workers and alarms.
 
     `tokens_per_s`: of the last train step, as everywhere else; None before the first.
     """
     return {
         **{
-            field.name: _plain(getattr(seen, field.name)) for field in fields(seen) if field.name != "workers"
+            field.name: _plain(getattr(seen, field.name))
+            for field in fields(seen)
+            if field.name not in ("workers", "alarms")
         },
         "tokens_per_s": None if tokens_per_s is None else round(tokens_per_s, 1),
         "waits": [{**_plain(wait), "is_overdue": wait.is_overdue} for wait in waits[:MOST_WAITS]],

@@ -18,6 +18,7 @@ PER_DEVICE = {
     "rollout": "throughput/tokens_per_s_per_device",
     "trainer": "throughput/trained_tokens_per_s_per_device",
 }
+LAGS = {"p50_s": "0.5", "p99_s": "0.99", "max_s": "1"}
 EPISODES = (
     ("episode_sampled_tokens", "episode/sampled_tokens/mean", "Mean tokens of the policy in an episode."),
     ("episode_environment_seconds", "environment/wait_s", "Mean time of an episode's environment."),
@@ -82,6 +83,11 @@ def _of_run(state: str, now: Mapping[str, Any]) -> Iterator[tuple[str, str, str,
         "workers", "gauge", "Attached workers by role and state.",
         [Series({"role": role, "state": each}, count) for (role, each), count in sorted(workers.items())],
     )  # fmt: skip
+    yield from _of_controller(now["controller"])
+    yield (
+        "alarm", "gauge", "1 for each alarm that holds.",
+        [Series({"name": name}, 1) for name in dict.fromkeys(one["name"] for one in now["alarms"])],
+    )  # fmt: skip
     yield from _of_machines(now["workers"], now["last_step"])
     yield from _of_episodes(now["last_step"])
     yield "staleness_versions", "histogram", "Trained trajectories by staleness.", []
@@ -90,6 +96,18 @@ def _of_run(state: str, now: Mapping[str, Any]) -> Iterator[tuple[str, str, str,
         "staleness_violations_total", "counter", "Trained trajectories older than the bound.",
         [Series({}, now["violations"])],
     )  # fmt: skip
+
+
+def _of_controller(told: Mapping[str, float]) -> Iterator[tuple[str, str, str, list[Series]]]:
+    """How late its event loop comes, and the room on its disk; nothing of a run that does not go on."""
+    lags = {quantile: told.get(f"loop_lag_{key}") for key, quantile in LAGS.items()}
+    yield (
+        "loop_lag_seconds", "gauge", "How late the controller's event loop comes, in its last minute.",
+        [Series({"quantile": quantile}, lag) for quantile, lag in lags.items() if lag is not None],
+    )  # fmt: skip
+    free = told.get("disk_free_mb")
+    series = [] if free is None else [Series({}, MB * free)]
+    yield "disk_free_bytes", "gauge", "Room on the disk of the run directory.", series
 
 
 def _of_machines(

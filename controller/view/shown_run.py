@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from controller.core.run_alarms import alarms_of
 from controller.durability.core_image import InParts
 from controller.durability.holder import controller_of
 from controller.durability.recording import Recording
@@ -137,9 +138,13 @@ class ShownRun:
             lines, steps = written.readable("metrics.jsonl"), core.state.steps
             wrong = written.alarms(steps, bound=core.state.config.staleness.max_staleness)
             place = self._place(replica, instant)
-            quiet = quiet_s(self.path, time.time()) if not at and place["state"] == "live" else 0.0
+            is_present = not at and place["state"] == "live"
+            quiet = quiet_s(self.path, time.time()) if is_present else 0.0
+            own = written.own.alarms() if is_present else []
+            failing = [*own, *(alarm._asdict() for alarm in alarms_of(core))]
             found: Json = {
-                "alarms": [*not_heard(quiet), *written.damaged(), *wrong],
+                "alarms": [*not_heard(quiet), *written.damaged(), *failing, *wrong],
+                "controller": written.own.figures() if is_present else {},
                 "last_step": figures_of(lines, steps),
                 "recent": recent_of(lines, steps),
                 "pace": pace_of(lines, steps, core.state.config, cap=core.state.pace.cap),

@@ -20,6 +20,7 @@ GROWING = ("run.db", "run.db-wal", "status.json")
 SILENT_S = 15.0  # status.json is written every 10 s, though nothing has changed
 KNOWN_BYTES = 64  # of the end of a line that tell one file from another
 MOST_SAID_BYTES = 4 << 20  # of status.json: 4 kB a worker, of which no run has more than 1,024
+OF_ALARMS = ("name", "owner", "evidence", "remedy")
 SAID = {"steps": int, "steps_wanted": int, "published_version": int, "waiting_for": str, "reason": str}
 
 
@@ -37,6 +38,7 @@ class Written:
 
     def __init__(self, run: Path) -> None:
         self._files = {name: GrowingLines(run / name) for name in LINES}
+        self.own = OwnWords(run)
         self._alarmed: Alarmed | None = None
 
     def lines(self, name: str) -> list[Json]:
@@ -73,6 +75,38 @@ class Written:
                     {"name": "damaged file", "owner": name, "evidence": str(error), "remedy": remedy}
                 )
         return found
+
+
+class OwnWords:
+    """What a controller says of itself in status.json, which is read again when it has changed."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / "status.json"
+        self._known: tuple[tuple[int, int], Json] = (0, 0), {}
+
+    def figures(self) -> dict[str, float]:
+        """How late its loop comes, and the room on its disk; those that are there."""
+        told = self._read().get("controller")
+        figures = told.items() if isinstance(told, dict) else ()
+        return {key: value for key, value in figures if is_number(value)}
+
+    def alarms(self) -> list[Json]:
+        """Those of the controller's own loop and disk; others a page finds in the journal."""
+        found = self._read().get("alarms")
+        if not isinstance(found, list):
+            return []
+        told = [one for one in found if isinstance(one, dict) and one.get("owner") == "controller"]
+        return [{key: str(one.get(key, "")) for key in OF_ALARMS} for one in told]
+
+    def _read(self) -> Json:
+        try:
+            seen = self._path.stat()
+            version = seen.st_ino, seen.st_mtime_ns
+            if version != self._known[0]:
+                self._known = version, object_in(self._path)
+        except OSError:
+            return {}
+        return self._known[1]
 
 
 class GrowingLines:
@@ -148,13 +182,23 @@ def said_in(run: Path) -> Json:
     """Where the run stands by its summary.json, or else status.json; as much of it as can be read."""
     for name in ("summary.json", "status.json"):
         try:
-            with (run / name).open("rb") as file:
-                found = json.loads(file.read(MOST_SAID_BYTES))
-        except (OSError, ValueError, RecursionError):
+            found = object_in(run / name)
+        except OSError:
             continue
-        if isinstance(found, dict):
+        if found:
             return {key: found[key] for key, kind in SAID.items() if isinstance(found.get(key), kind)}
     return {}
+
+
+def object_in(path: Path) -> Json:
+    """The object in a file; empty if it holds none that can be read. Raises: OSError."""
+    with path.open("rb") as file:
+        data = file.read(MOST_SAID_BYTES)
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def by_source(line: Json) -> Json:

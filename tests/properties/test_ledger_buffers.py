@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 
-from controller.core.state.counting_ledger import CountingLedger
+from controller.core.state.batches.counting_ledger import CountingLedger
 from controller.core.state.ledger import Ledger
 
 

@@ -44,7 +44,7 @@ integration/test_vllm_runs.py: workers/engines/vllm/kept workers/engines/vllm/st
 integration/test_weights_channel.py: workers/weights/exchange workers/weights/exchange_process
  workers/weights/fetch
 integration/test_whole_runs.py: workers/host/serve workers/models/prepare
-properties/test_ledger_buffers.py: controller/core/state/counting_ledger
+properties/test_ledger_buffers.py: controller/core/state/batches/counting_ledger
 simulation/test_going_back.py: controller/durability/violation controller/host/going_back
 simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_schedule
  controller/core/decisions/placement/reports
@@ -75,6 +75,7 @@ unit/controller/config/test_config_strategies.py: strategies/kinds
 unit/controller/config/test_load.py: controller/config/models controller/config/rules
 unit/controller/core/decisions/placement/test_dispatch.py:
  controller/core/state/views/admission controller/core/state/views/instances
+unit/controller/core/test_run_alarms.py: controller/core/state/snapshot
 unit/controller/core/decisions/workers/test_plausibility.py: controller/core/hearing
  controller/core/state/told
 unit/controller/core/decisions/supply/test_episodes.py: controller/core/effects/turns

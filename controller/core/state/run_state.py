@@ -13,13 +13,14 @@ from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.agents.episodes import Beginnings, Episode
 from controller.core.state.batches.contributions import Batch
+from controller.core.state.batches.counting_ledger import CountingLedger
 from controller.core.state.batches.in_order_ledger import InOrderLedger
 from controller.core.state.batches.windows import Windows
-from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.ledger import Ledger
 from controller.core.state.policy_versions import PolicyVersions
+from controller.core.state.recent_failures import RecentFailures
 from controller.core.state.registry import Leases, Registry
 from controller.core.state.source_mixture import Mixture
 from protocol.ids import PeerId
@@ -85,7 +86,7 @@ class RunState:
         self.queue, self.held_out_queue = DispatchQueue(), DispatchQueue()
         """Responses that wait for an instance; those to held-out prompts have a queue of their own."""
         self.versions = PolicyVersions()
-        self.accounts = Accounts(config.staleness.max_staleness)
+        self.accounts, self.failures = Accounts(config.staleness.max_staleness), RecentFailures()
         self.lengths = LengthModel(config.rollout.max_response_tokens)
         self.prompt_tokens = 1  # of the last prompt that was encoded: what a fresh group will bring
         self.gated = Stopwatch()

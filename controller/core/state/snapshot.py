@@ -1,6 +1,20 @@
 """Frozen pictures of the whole run, for people, tests and metrics."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Alarm(NamedTuple):
+    """Something that a person should look at."""
+
+    name: str
+    owner: str  # who it is about: a role, or a section of the configuration
+    evidence: str  # one clause, with the values
+    remedy: str
+
+    def in_words(self) -> str:
+        """For people, in one line."""
+        return f"{self.name} ({self.owner}): {self.evidence}. {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +92,4 @@ class ClusterSnapshot:
     workers: tuple[WorkerSnapshot, ...]
     paused: str = ""  # who has paused the run, and why; "" if nobody has
     idle_because: str = ""  # why nothing is generated, scored or trained now, in a sentence; "": something is
+    alarms: tuple[Alarm, ...] = ()  # of workers that keep failing

@@ -15,7 +15,7 @@ from time import sleep
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from controller.history.alarms import Alarm
+from controller.core.state.snapshot import Alarm
 
 Event = Literal["done", "failed", "stuck", "alarm"]
 AGAIN_S = 3600.0  # until the same cause is told again
@@ -52,7 +52,7 @@ class Bell:
 
 def of_alarm(alarm: Alarm) -> News:
     """An alarm as news."""
-    return News("alarm", alarm.name, f"{alarm.name} ({alarm.owner}): {alarm.evidence}. {alarm.remedy}")
+    return News("alarm", alarm.name, alarm.in_words())
 
 
 def of_end(summary: dict[str, Any]) -> News:

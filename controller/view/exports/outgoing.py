@@ -21,6 +21,7 @@ from queue import Queue
 from threading import Thread
 from typing import Any
 
+from controller.core.state.snapshot import Alarm
 from controller.history.alarms import alarms
 from controller.view.exports.jsonl_tail import Line, Tail
 from controller.view.exports.news import Bell, News, of_alarm, of_end, post, run_command
@@ -108,7 +109,7 @@ class Looker:
             )
 
     def _standing(self) -> list[News]:
-        """Whether the run stands still, as its status says."""
+        """Whether the run stands still or something keeps failing, as its status says."""
         try:
             status = json.loads((self._run / "status.json").read_text())
         except (OSError, ValueError):
@@ -117,7 +118,8 @@ class Looker:
         workers = {worker["name"] for worker in status.get("workers", ())}
         # the next step stands because of somebody, who may be overdue only after it
         blamed = [wait for wait in overdue[1:] if wait["owner"] in workers]
-        return [
+        failing = [of_alarm(Alarm(**alarm)) for alarm in status.get("alarms", ())]
+        return failing + [
             News(
                 "stuck", wait["owner"],
                 f"{wait['owner']} has waited {wait['for_s']:.0f} s for {wait['what']}: {wait['then']}.",

@@ -26,7 +26,8 @@ export async function render({ ask, go, here }) {
         figure(short(now.queued), "responses queued"),
         figure(short(now.tokens.generated), "tokens generated"),
         ...speeds(now.last_step)),
-      now.state === "live" && here.at === null ? make("p", { class: now.quiet_s >= SILENT_S ? "bad" : "dim" }, `As the run stood when it wrote last, ${duration(now.quiet_s)} before this was asked.`) : null),
+      now.state === "live" && here.at === null ? make("p", { class: now.quiet_s >= SILENT_S ? "bad" : "dim" }, `As the run stood when it wrote last, ${duration(now.quiet_s)} before this was asked.`) : null,
+      loop(now.controller)),
     ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },
@@ -43,6 +44,14 @@ export async function render({ ask, go, here }) {
       one.resident_mb ? megabytes(one.resident_mb) : "", device(one), silent(one.silent_s), one.working_on,
       one.due_s === null ? "" : `in ${duration(one.due_s)} ${one.then}`]))),
   ];
+}
+
+/** How late the controller comes to what is due, and the room on its disk; nothing of a run that does not go on. */
+function loop(told) {
+  if (!told.loop_lag_window_s) return null;
+  const late = [["p50", "in the median"], ["p99", "p99"], ["max", "at most"]].map(([key, words]) => `${(1000 * told[`loop_lag_${key}_s`]).toFixed(1)} ms ${words}`);
+  const room = told.disk_free_mb === undefined ? "" : ` ${megabytes(told.disk_free_mb)} are free on its disk.`;
+  return make("p", { class: "dim loop" }, `The controller's event loop came late by ${late.join(", ")} in the last ${duration(told.loop_lag_window_s)}.${room}`);
 }
 
 /** To the end, with its spread where there are steps enough. */

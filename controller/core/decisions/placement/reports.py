@@ -15,6 +15,7 @@ from controller.core.events import PeerFaulted
 from controller.core.state.agents import homes
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.progress.columns import Given
+from controller.core.state.recent_failures import Failure
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from controller.core.state.told import Key, ToldInstance
@@ -226,6 +227,8 @@ class InstanceReports:
             self.state.versions.lose(message.policy_version)
         else:
             instance.pull_failures += 1
+            failure = Failure(self.state.awake_s, instance.name, message.reason)
+            self.state.failures.pulls.add(failure, fleet=self.state.registry.ready_instances)
             if instance.pull_failures == MAX_PULL_FAILURES - 1:
                 until = self.state.now + self.state.config.controller.lease_s
                 self.state.versions.rests.add(instance.peer, message.policy_version, until)

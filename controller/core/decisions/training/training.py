@@ -247,6 +247,8 @@ class Training:
             self.state.accounts.close(group, "trained")
         self.batch = ()
         self.state.steps += 1
+        accounts = self.state.accounts
+        self.state.failures.preemptions.step(accounts.counts["preemptions"], sum(accounts.ages.values()))
         self._keep_samples(groups)
         self.state.accounts.spend("train", message.train_s)
         metrics = dict(message.metrics)

@@ -13,6 +13,7 @@ from controller.core.decisions.training.training import Training
 from controller.core.effects import recall, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.events import PeerFaulted, WorkerExited
+from controller.core.state.recent_failures import Failure
 from controller.core.state.registry import AgentWorker, Instance, LocalWorker, TextWorker, Worker
 from controller.core.state.run_state import SIDES, RunState
 from controller.core.state.views.instances import InstanceViews
@@ -250,6 +251,8 @@ class Membership:
         local.deadline = None
         if local.failures <= self.state.config.controller.respawns:
             self.state.accounts.counts["workers/respawned"] += 1
+            failure = Failure(self.state.awake_s, event.name, local.last_reason or f"it {how}")
+            self.state.failures.respawns.add(failure, fleet=len(self.state.registry.local))
             self.state.warn_once(f"exit {event.name} {local.failures}", why)
             again = local.failures - 1
             delay_s = min(RESPAWN_DELAY_S * 2 ** min(again, 10), MAX_RESPAWN_DELAY_S) if again else 0.0

@@ -8,7 +8,7 @@ Source: NeMo-RL's asynchronous GRPO (`in_order`), in which each trajectory is ge
 
 from itertools import islice
 
-from controller.core.state.counting_ledger import CountingLedger
+from controller.core.state.batches.counting_ledger import CountingLedger
 
 
 class InOrderLedger(CountingLedger):

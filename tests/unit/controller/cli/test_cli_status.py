@@ -170,6 +170,23 @@ def test_alarms_are_told_while_a_run_goes_on_and_after_its_end(tmp_path):
     assert [line.split(" (")[0] for line in ended] == ["ALARM, bound broken", "ALARM, no signal"]
 
 
+def test_alarms_of_the_controller_are_told_while_it_lives(tmp_path, capsys):
+    run = written(tmp_path)
+    alarm = {"name": "disk", "owner": "controller", "evidence": "3 GB are free", "remedy": "Free some."}
+    status = json.loads((run / "status.json").read_text()) | {"alarms": [alarm]}
+    (run / "status.json").write_text(json.dumps(status))
+    for pid, known in ((os.getpid(), [alarm]), (2**22 + 1, [])):
+        lock_of(run).write_text(f"{pid} {started_at(os.getpid())}")
+        words = [line for line in shown(run, waits=[]) if line.startswith("ALARM")]
+        assert words == ["ALARM, disk (controller): 3 GB are free. Free some."] * len(known)
+        assert main(["status", str(run), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["alarms"] == known
+    (run / "status.json").write_text(json.dumps(status | {"alarms": [{"name": "disk"}]}))
+    lock_of(run).write_text(f"{os.getpid()} {started_at(os.getpid())}")
+    with pytest.raises(RunError, match=r"status\.json is damaged, or of another release"):
+        in_words(run, now=0.0)
+
+
 SUMMARY = {"is_success": True, "reason": "all", "steps": 5, "time_s": 9.0}
 
 

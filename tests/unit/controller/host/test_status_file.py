@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from controller.config.models import Config
-from controller.core.state.snapshot import WorkerSnapshot
-from controller.host.status_file import SHARE, WRITE_S, StatusFile, pause_after
+from controller.core.state.snapshot import Alarm, WorkerSnapshot
+from controller.host.status_file import AGAIN_S, SHARE, WRITE_S, StatusFile, pause_after
 from controller.host.watchdog import MOST_WAITS
 from controller.simulation import Simulation
 
@@ -24,10 +24,10 @@ class Directory:
         self.written.append(json.loads(status))
 
 
-def status_file(complaints):
+def status_file(complaints, **more):
     config = Config.model_validate({"run": {"steps": 5}, "trainer": {"batch_groups": 3}})
     directory = Directory()
-    return directory, StatusFile(directory, config, on_complaint=complaints.append)
+    return directory, StatusFile(directory, config, on_complaint=complaints.append, **more)
 
 
 def seen():
@@ -120,3 +120,29 @@ def test_a_look_that_is_broken_off_writes_nothing():
     directory, file = status_file([])
     assert file.watch(Many(350), 0.0) == 0.0
     assert directory.written == []
+
+
+DISK = Alarm("disk", "controller", "3 GB are free", "Free some.")
+STORM = Alarm("respawn storm", "workers", "9 respawns", "Read a log.")
+
+
+def test_an_alarm_is_written_at_once_and_complained_of_once_an_hour():
+    complaints, own = [], []
+    directory, file = status_file(complaints, own=lambda: ({"loop_lag_p99_s": 0.25}, list(own)))
+    file.look(seen(), 0.0)
+    assert directory.written[-1]["alarms"] == complaints == []
+    assert directory.written[-1]["controller"] == {"loop_lag_p99_s": 0.25}
+    own.append(DISK)
+    file.look(replace(seen(), alarms=(STORM,)), 1.0)
+    assert [alarm["name"] for alarm in directory.written[-1]["alarms"]] == ["disk", "respawn storm"]
+    words = ["ALARM, disk (controller): 3 GB are free. Free some.",
+             "ALARM, respawn storm (workers): 9 respawns. Read a log."]  # fmt: skip
+    assert complaints == words
+    own.clear()
+    file.look(seen(), 2.0)
+    assert directory.written[-1]["alarms"] == [], "it is said at once that they are over, too"
+    own.append(DISK)
+    file.look(seen(), AGAIN_S)
+    assert complaints == words
+    file.look(seen(), AGAIN_S + 1.0)
+    assert [text for text in complaints if "ALARM" in text] == [*words, words[0]]

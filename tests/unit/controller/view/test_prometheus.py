@@ -15,6 +15,10 @@ NOW = {
                   "phase/rollout": 0.75, "environment/share": 0.5, "kv/reused": 0.125,
                   "turn/overhead_ms/p50": 2.0, "turn/overhead_ms/p99": 8.0,
                   "episodes/retried": 3, "ending/stop": 30, "ending/timeout": 1},
+    "controller": {"loop_lag_p50_s": 0.0005, "loop_lag_p95_s": 0.125, "loop_lag_p99_s": 0.25,
+                   "loop_lag_max_s": 0.5, "loop_lag_window_s": 60.0, "disk_free_mb": 4},
+    "alarms": [{"name": "disk", "owner": "controller"}, {"name": "damaged file", "owner": "metrics.jsonl"},
+               {"name": "damaged file", "owner": "evaluations.jsonl"}],
 }  # fmt: skip
 LINE = re.compile(r'[a-z_]+\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\} [0-9.e+-]+|# (HELP|TYPE) [a-z_]+ .+')
 
@@ -72,3 +76,23 @@ def test_figures_of_episodes_are_those_of_the_newest_step():
         assert line in lines
     assert not [line for line in lines if "sampled_tokens" in line]
     assert not [line for line in lines if line.startswith("staleflow_flops_per_token")]
+
+
+def test_the_controller_says_how_late_its_loop_comes_and_how_much_room_its_disk_has():
+    lines = exposition(
+        [("a", "live", NOW), ("b", "over", NOW | {"controller": {}, "alarms": []})]
+    ).splitlines()
+    assert [line for line in lines if line.startswith(("staleflow_loop", "staleflow_disk"))] == [
+        'staleflow_loop_lag_seconds{run="a",quantile="0.5"} 0.00050000000000000001',
+        'staleflow_loop_lag_seconds{run="a",quantile="0.99"} 0.25',
+        'staleflow_loop_lag_seconds{run="a",quantile="1"} 0.5',
+        f'staleflow_disk_free_bytes{{run="a"}} {4 << 20}',
+    ]
+
+
+def test_each_alarm_that_holds_is_one_series():
+    lines = exposition([("a", "live", NOW)]).splitlines()
+    assert [line for line in lines if line.startswith("staleflow_alarm")] == [
+        'staleflow_alarm{run="a",name="disk"} 1',
+        'staleflow_alarm{run="a",name="damaged file"} 1',
+    ]

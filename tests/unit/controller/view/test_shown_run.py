@@ -1,7 +1,9 @@
 """A run that goes on is followed; one whose controller is gone is shown as it stood."""
 
+import json
 import os
 
+from controller.core.state.recent_failures import Failure
 from controller.view.shown_run import ShownRun
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
@@ -53,6 +55,44 @@ def test_a_controller_that_lives_and_writes_nothing_is_named_now_and_in_no_momen
     run.close()
     (tmp_path / "run" / "summary.json").write_text("{}")
     assert ShownRun(tmp_path / "run").now({})["alarms"] == [], "it is over"
+
+
+DISK = {"name": "disk", "owner": "controller", "evidence": "3 GB are free", "remedy": "Free some."}
+STORM = DISK | {"name": "respawn storm", "owner": "workers"}
+
+
+def test_what_a_controller_says_of_itself_is_shown_while_it_lives_and_of_no_moment_before(tmp_path):
+    run = begun(tmp_path / "run")
+    run.run(until=lambda: run.core.state.steps >= 2)
+    shown = ShownRun(tmp_path / "run")
+    assert shown.now({})["controller"] == {}
+    said = {"controller": {"loop_lag_p99_s": 0.5, "disk_free_mb": None}, "alarms": [STORM, DISK, "no alarm"]}
+    (tmp_path / "run" / "status.json").write_text(json.dumps(said))
+    now = shown.now({})
+    assert now["controller"] == {"loop_lag_p99_s": 0.5}
+    assert now["alarms"] == [DISK], "the others are found in the journal"
+    past = shown.now({"step": "1"})
+    assert (past["controller"], past["alarms"]) == ({}, [])
+    for damaged in ("{", "[]", '{"controller": 3, "alarms": {}}'):
+        (tmp_path / "run" / "status.json").write_text(damaged)
+        assert (shown.now({})["controller"], shown.now({})["alarms"]) == ({}, [])
+    (tmp_path / "run" / "status.json").write_text(json.dumps(said))
+    run.close()
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    assert ShownRun(tmp_path / "run").now({})["alarms"] == [], "it is over"
+
+
+def test_workers_that_kept_failing_are_named_at_any_moment_at_which_they_did(tmp_path):
+    run = begun(tmp_path / "run")
+    run.run(until=lambda: run.core.state.steps >= 2)
+    reason = "no route to host"
+    failed = Failure(run.core.state.awake_s, "r0", reason)
+    shown = ShownRun(tmp_path / "run")
+    assert shown.now({})["alarms"] == []
+    shown._newest.here.core.state.failures.pulls._seen.extend([failed] * 3)
+    shown._newest.here.core.state.failures.pulls._is_raised = True
+    assert [one["name"] for one in shown.now({})["alarms"]] == ["failing pulls"]
+    run.close()
 
 
 def test_a_run_whose_controller_is_gone_is_shown_as_it_stood(tmp_path):

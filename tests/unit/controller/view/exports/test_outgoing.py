@@ -97,15 +97,17 @@ def test_alarms_standstills_and_an_end_without_a_word_are_told(tmp_path, monkeyp
         "then": "nothing",
         "is_overdue": True,
     }
-    (run / "status.json").write_text(json.dumps({"waits": [wait]}))
+    alarm = {"name": "disk", "owner": "controller", "evidence": "3 GB are free", "remedy": "Free some."}
+    (run / "status.json").write_text(json.dumps({"waits": [wait], "alarms": [alarm]}))
     looker.look()
     looker.look()
     looker.finish()
     assert [(one.event, one.cause) for one in sent] == [
-        ("alarm", "bound broken"), ("stuck", "the next step"), ("failed", "end")
+        ("alarm", "bound broken"), ("alarm", "disk"), ("stuck", "the next step"), ("failed", "end")
     ]  # fmt: skip
-    assert "has waited 400 s for rewards" in sent[1].text
-    assert "without a word" in sent[2].text
+    assert sent[1].text == "disk (controller): 3 GB are free. Free some."
+    assert "has waited 400 s for rewards" in sent[2].text
+    assert "without a word" in sent[3].text
 
 
 def test_who_is_overdue_only_after_the_step_that_waits_is_told_too(tmp_path, monkeypatch):

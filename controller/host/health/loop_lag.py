@@ -1,0 +1,70 @@
+"""How late the controller's event loop comes to what is due.
+
+Invariants: what is due every PERIOD_S counts once each, though the loop stood still and came to many of them
+at once, so that a share of the lags is a share of the time; one window is remembered.
+"""
+
+import asyncio
+import time
+from collections import deque
+from typing import NamedTuple
+
+PERIOD_S = 0.1  # costs 5 us of the loop each
+WINDOW_S = 60.0
+MOST = round(WINDOW_S / PERIOD_S)
+
+
+class Lag(NamedTuple):
+    """How late it came in the last window."""
+
+    p50_s: float = 0.0
+    p95_s: float = 0.0
+    p99_s: float = 0.0
+    max_s: float = 0.0
+    window_s: float = 0.0  # that this is of: less than WINDOW_S at first
+
+
+class Lags:
+    """The lags of one window; pure."""
+
+    def __init__(self, now: float) -> None:
+        self.due = now + PERIOD_S
+        """When the next one is due."""
+        self._lags: deque[float] = deque(maxlen=MOST)
+
+    def come(self, now: float) -> None:
+        """The loop is there; all that was due meanwhile is late."""
+        missed = int((now - self.due) / PERIOD_S) + 1 if now >= self.due else 0
+        for number in range(max(0, missed - MOST), missed):
+            self._lags.append(now - self.due - number * PERIOD_S)
+        self.due += missed * PERIOD_S
+
+    def figures(self) -> Lag:
+        """Quantiles by nearest rank."""
+        lags = sorted(self._lags)
+        if not lags:
+            return Lag()
+        p50, p95, p99 = (lags[min(len(lags) - 1, int(share * len(lags)))] for share in (0.5, 0.95, 0.99))
+        return Lag(p50, p95, p99, lags[-1], round(len(lags) * PERIOD_S, 3))
+
+
+class LoopLag:
+    """Measures the running loop, from its making until it is closed."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._lags = Lags(time.monotonic())
+        self._timer = self._loop.call_later(PERIOD_S, self._come)
+
+    def figures(self) -> Lag:
+        """Of the last window."""
+        return self._lags.figures()
+
+    def close(self) -> None:
+        """Measure no more."""
+        self._timer.cancel()
+
+    def _come(self) -> None:
+        now = time.monotonic()
+        self._lags.come(now)
+        self._timer = self._loop.call_later(max(0.0, self._lags.due - now), self._come)

@@ -1,0 +1,69 @@
+"""Alarms of the controller's own loop and disk, with the figures behind them.
+
+Invariants: an alarm is raised beyond one limit and withdrawn behind another one, so that it does not come and
+go; the loop is judged by a whole window, so that no start raises one; a disk that does not tell its room
+raises none.
+"""
+
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from controller.core.state.snapshot import Alarm
+from controller.host.health.loop_lag import WINDOW_S, Lag, LoopLag
+
+LATE_S, IN_TIME_S = 1.0, 0.5  # for a twentieth of the time
+FULL_BYTES, ROOMY_BYTES = 5e9, 6e9
+
+
+class OwnAlarms:
+    """Which of them hold; pure."""
+
+    def __init__(self) -> None:
+        self._is_late = self._is_full = False
+
+    def look(self, lag: Lag, free_bytes: int | None, *, where: str) -> list[Alarm]:
+        """`free_bytes`: room on the disk of `where`; None: it does not tell."""
+        self._is_late = lag.window_s >= WINDOW_S and lag.p95_s > (IN_TIME_S if self._is_late else LATE_S)
+        self._is_full = free_bytes is not None and free_bytes < (ROOMY_BYTES if self._is_full else FULL_BYTES)
+        found: list[Alarm] = []
+        if self._is_full:
+            evidence = f"{(free_bytes or 0) / 1e9:.1f} GB are free on the disk of {where}"
+            remedy = "Free some before it is full, which ends the run, or lower trainer.keep_checkpoints."
+            found.append(Alarm("disk", "controller", evidence, remedy))
+        if self._is_late:
+            evidence = f"its event loop comes {lag.p95_s:.1f} s late for 5 % of the last {WINDOW_S:.0f} s"
+            evidence += f", {lag.max_s:.1f} s at most"
+            remedy = "Is the machine busy, or the disk slow? launch.py stacks RUN says where it stands."
+            found.append(Alarm("slow loop", "controller", evidence, remedy))
+        return found
+
+
+class OwnHealth:
+    """Of one run, as long as the block lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._alarms = folder, OwnAlarms()
+
+    def __enter__(self) -> "OwnHealth":
+        self._lag = LoopLag()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lag.close()
+
+    def look(self) -> tuple[dict[str, Any], list[Alarm]]:
+        """What status.json says of the controller, and the alarms that hold."""
+        lag, free_bytes = self._lag.figures(), self._free_bytes()
+        told: dict[str, Any] = {f"loop_lag_{name}": round(value, 4) for name, value in lag._asdict().items()}
+        told["disk_free_mb"] = None if free_bytes is None else free_bytes >> 20
+        return told, self._alarms.look(lag, free_bytes, where=str(self._folder))
+
+    def _free_bytes(self) -> int | None:
+        try:
+            return shutil.disk_usage(self._folder).free
+        except OSError:
+            return None

@@ -1,0 +1,67 @@
+"""The controller says of its own loop and disk what a person should look at, and does not waver."""
+
+import shutil
+from collections import namedtuple
+
+from controller.host.health.loop_lag import WINDOW_S, Lag
+from controller.host.health.own_health import OwnAlarms, OwnHealth
+
+GB = 10**9
+Usage = namedtuple("Usage", "total used free")
+
+
+def late(p95_s, window_s=WINDOW_S):
+    return Lag(0.001, p95_s, p95_s, 2 * p95_s, window_s)
+
+
+def seen(*looks):
+    """The names after each look at (lag, free bytes)."""
+    alarms = OwnAlarms()
+    return [[alarm.name for alarm in alarms.look(lag, free, where="/runs/a")] for lag, free in looks]
+
+
+def test_a_disk_that_fills_is_named_and_stays_so_until_there_is_clearly_room():
+    room = [5.1, 4.9, 5.1, 5.9, 6.1, 5.1]
+    names = seen(*((Lag(), int(free * GB)) for free in room))
+    assert names == [[], ["disk"], ["disk"], ["disk"], [], []]
+
+
+def test_a_disk_that_does_not_tell_is_left_alone():
+    assert seen((Lag(), None)) == [[]]
+
+
+def test_a_loop_that_comes_late_for_a_twentieth_of_a_minute_is_named_until_it_is_in_time_again():
+    names = seen(*((late(p95_s), None) for p95_s in (0.9, 1.1, 0.9, 0.6, 0.4, 0.9)))
+    assert names == [[], ["slow loop"], ["slow loop"], ["slow loop"], [], []]
+
+
+def test_a_start_is_no_alarm_however_late_the_loop_comes():
+    assert seen((late(30.0, WINDOW_S - 1), None)) == [[]]
+
+
+def test_each_has_owner_evidence_and_remedy():
+    disk, loop = OwnAlarms().look(late(1.25), 3 * GB, where="/runs/a")
+    assert disk.in_words() == (
+        "disk (controller): 3.0 GB are free on the disk of /runs/a. Free some before it is full, which ends "
+        "the run, or lower trainer.keep_checkpoints."
+    )
+    assert loop.evidence == "its event loop comes 1.2 s late for 5 % of the last 60 s, 2.5 s at most"
+    assert loop.owner == "controller"
+
+
+async def test_what_a_run_says_of_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10 * GB, 9 * GB, 1 * GB))
+    with OwnHealth(tmp_path) as health:
+        figures, alarms = health.look()
+        assert [alarm.name for alarm in alarms] == ["disk"]
+        assert figures["disk_free_mb"] == 953
+        assert figures["loop_lag_window_s"] == 0
+        assert {"loop_lag_p50_s", "loop_lag_p99_s", "loop_lag_max_s"} <= figures.keys()
+
+        def gone(path):
+            raise FileNotFoundError(path)
+
+        monkeypatch.setattr(shutil, "disk_usage", gone)
+        figures, alarms = health.look()
+        assert figures["disk_free_mb"] is None
+        assert alarms == []
