@@ -24,6 +24,7 @@ FRESH_MOST = 0.03  # nats, of tokens that the very weights sampled; of another p
 ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "engine/fresh_tokens")
 CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
 EQUAL_SHARE = 0.9  # of groups; that of the quickstart is 0.7 at most: it solves most prompts at last
+SCORING_SHARE, LESS_SCORING = 0.25, 0.15  # of the time; that of the quickstart is 0.05 at most
 LESS = 0.02  # reward: a change that counts as none
 LOST_REWARD = 0.15  # of the best; the noise of a small run is a fifth of it
 FALLS = 3  # evaluations in a row
@@ -148,6 +149,23 @@ def _wasted(lines: Sequence[Line]) -> str:
     return f"{wasted / made:.0%} of the tokens of the last {NEWEST} steps were given up or lost"
 
 
+def _slow_rewards(lines: Sequence[Line]) -> str:
+    """The next step waits for nothing but rewards; said until that is clearly less again."""
+    newest = 0.0
+    for end in range(len(lines), NEWEST - 1, -1):
+        share = _scoring(lines[end - NEWEST : end])
+        newest = share if end == len(lines) else newest
+        if share > SCORING_SHARE:
+            return f"for {newest:.0%} of the last {NEWEST} steps' time only rewards were missing"
+        if share <= LESS_SCORING:
+            break
+    return ""
+
+
+def _scoring(lines: Sequence[Line]) -> float:
+    return fmean(_one(line, "phase/scoring") or 0.0 for line in lines)
+
+
 Rule = Callable[[Sequence[Line]], str]
 RULES: tuple[tuple[str, str, Rule, str], ...] = (
     ("skipped steps", "trainer", _skipped, "Loss or gradient is not finite: lower trainer.lr, see its log."),
@@ -169,6 +187,12 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
         "reward",
         _flat_rewards,
         "Prompts are too easy or too hard, or the reward sees no response.",
+    ),
+    (
+        "slow rewards",
+        "reward",
+        _slow_rewards,
+        "Raise reward.workers, reward.processes or reward.concurrency, or make the reward function faster.",
     ),
     ("cut responses", "rollout", _cut, "Raise rollout.max_response_tokens, or ask for shorter answers."),
     ("length", "rollout", _runs_away, "Reward what is short, or see trainer.loss_aggregation."),

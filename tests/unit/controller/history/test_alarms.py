@@ -16,6 +16,7 @@ def lines(count=60, **columns):
     usual = {
         "reward/mean": lambda n: 0.3 + 0.005 * n, "reward/std": 0.4, "entropy": 0.5, "grad_norm": 0.2,
         "mismatch_kl": 0.002, "response_length/mean": 100.0, "response_length/cut": 0.05, "staleness/max": 1,
+        "phase/scoring": 0.05,
         "skipped_steps": 0.0, "tokens/generated": lambda n: 1000 * n, "tokens/aborted": 0, "tokens/lost": 0,
     }  # fmt: skip
     all_columns = usual | {key.replace("__", "/"): value for key, value in columns.items()}
@@ -50,6 +51,7 @@ FAILING = [
     ("no signal", {"reward__std": late(0.0, 0.4), "reward__mean": 0.5}),
     ("cut responses", {"response_length__cut": late(0.6, 0.05)}),
     ("length", {"response_length__mean": late(900.0, 100.0, since=40), "reward__mean": 0.5}),
+    ("slow rewards", {"phase__scoring": late(0.4, 0.05)}),
     ("wasted tokens", {"tokens__lost": lambda n: 700 * max(0, n - 50)}),
 ]
 
@@ -66,6 +68,26 @@ def test_what_goes_wrong_is_named_alone_with_owner_evidence_and_remedy(name, col
 
 def test_every_rule_has_a_run_that_fails_by_it():
     assert {name for name, _ in FAILING} == {name for name, *_ in RULES}
+
+
+def test_slow_rewards_are_named_until_they_are_clearly_faster():
+    def shares(*values):
+        return lines(len(values), phase__scoring=lambda n: values[n - 1])
+
+    slow, less, fast = [0.3] * 5, [0.2] * 5, [0.1] * 5
+    assert names(shares(*slow[:4])) == [], "four steps are too few"
+    assert names(shares(*less)) == []
+    assert names(shares(*slow, *less, *less)) == ["slow rewards"]
+    (found,) = alarms(shares(*slow, *less, *less))
+    assert found.evidence == "for 20% of the last 5 steps' time only rewards were missing"
+    assert names(shares(*slow, *less, *fast)) == []
+    assert names(shares(*slow, *fast, *less)) == [], "that was long ago"
+
+
+def test_a_run_that_never_waited_for_rewards_says_nothing_of_them():
+    assert (
+        names([{key: value for key, value in line.items() if "phase" not in key} for line in lines()]) == []
+    )
 
 
 def test_a_broken_bound_is_named():
