@@ -7,7 +7,7 @@ with what would be.
 import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,23 @@ Overrides = Annotated[
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")]
 RecordedRun = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")]
+
+NotUnderstood = next(
+    kind
+    for kind in typer.BadParameter.__mro__
+    if issubclass(kind, Exception) and kind.__name__ == "ClickException"
+)
+"""What typer raises of a command line; which module has it depends on its release."""
+PLAINER = {
+    "Value error, ": "",
+    "Input should be a valid integer, unable to parse string as an integer": "expected a whole number",
+    "Input should be a valid number, unable to parse string as a number": "expected a number",
+    "Input should be greater": "expected a number greater",
+    "Input should be less": "expected a number less",
+    "Input should be": "expected",
+    "Got unexpected extra argument(s)": "There are more arguments than it takes:",
+}
+"""Words of typer and pydantic, and ours for them."""
 
 KNOWN_ELSEWHERE = {
     "train": "run", "start": "run", "launch": "run", "resume": "run", "validate": "check", "lint": "check",
@@ -59,3 +76,18 @@ def _refuse_dashes(words: Sequence[str]) -> None:
                 f"`{word}` is no option. A key of the configuration is set without dashes: "
                 f"{name.replace('-', '_')}={value if separator else after}"
             )
+
+
+def in_a_sentence(error: Any) -> str:
+    """What a command line that is not understood is told: what is wrong, and where is what would be right.
+
+    Empty of one that asks for nothing, which has been shown the help.
+    """
+    text = str(error.format_message()).strip()
+    if not text:
+        return ""
+    for words, plainer in PLAINER.items():
+        text = text.replace(words, plainer)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "launch.py"
+    return f"{text.removesuffix('.')}. `{command} --help` has what it takes."

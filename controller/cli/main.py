@@ -25,7 +25,14 @@ from controller.check.source import find_import_path
 from controller.cli import doctor, needs, remote, render, simulate, stacks, status, testing
 from controller.cli import install as install_command
 from controller.cli.alarm_watch import AlarmWatch
-from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_command
+from controller.cli.command_line import (
+    ConfigPath,
+    NotUnderstood,
+    Overrides,
+    RecordedRun,
+    as_command,
+    in_a_sentence,
+)
 from controller.cli.console import Console, make_console
 from controller.cli.looking import evaluated, export, history, samples, view
 from controller.cli.planning import init
@@ -86,10 +93,16 @@ def main(arguments: list[str]) -> int:
     }
     before = signal.signal(signal.SIGINT, _interrupt)
     try:
-        app(as_command(arguments, commands), prog_name="launch.py")
+        return int(app(as_command(arguments, commands), prog_name="launch.py", standalone_mode=False) or 0)
     except install.Lacking as lacking:
         install.start_again(lacking, arguments)
-    except SystemExit as end:  # typer's way to say how it went
+    except NotUnderstood as error:
+        if text := in_a_sentence(error):
+            say(text, is_error=True)
+        return 2
+    except typer.Abort:  # a question was not answered
+        return STOPPED_AT_ONCE
+    except SystemExit as end:  # typer's way to say that nobody reads its output any more
         return int(end.code or 0)
     except StaleFlowError as error:
         say(str(error), is_error=True)

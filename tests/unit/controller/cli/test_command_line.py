@@ -1,6 +1,7 @@
 """What a person may have meant by a command line that is none."""
 
 import pytest
+import typer
 
 from controller.cli.command_line import KNOWN_ELSEWHERE, as_command
 from controller.cli.main import app, main
@@ -57,3 +58,42 @@ def test_a_key_with_dashes_is_written_out_as_it_should_be(words, written):
 def test_options_stay_options():
     words = ["simulate", "a.yaml", "--compare", "sync,greedy", "-o", "out.d"]
     assert as_command(words, COMMANDS) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("samples r --by foo", "'--by': 'foo' is not one of 'version', 'logprob', 'drift', 'weight'. `"),
+        ("samples r --step x", "Invalid value for '--step': expected a whole number. `"),
+        ("samples r --reward-from x", "Invalid value for '--reward-from': expected a number. `"),
+        ("samples r --limit 0", "'--limit': expected a number greater than or equal to 1. `"),
+        ("samples r --sep 2", "No such option: --sep (Possible options: --help, --step, --up). `"),
+        ("samples", "Missing argument 'RUN'. `"),
+        ("story r 1 2", "There are more arguments than it takes: (2). `"),
+    ],
+)
+def test_what_is_not_understood_is_one_sentence_that_says_where_to_look(words, said, capsys):
+    assert main(words.split()) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.err.endswith(f"`launch.py {words.split()[0]} --help` has what it takes.\n")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_no_words_at_all_are_answered_with_the_help(capsys):
+    assert main([]) == 2
+    shown = capsys.readouterr()
+    assert "Usage: launch.py" in shown.out
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize(("raised", "code"), [(typer.Exit(3), 3), (typer.Exit(), 0), (typer.Abort(), 130)])
+def test_how_a_command_ends_is_the_exit_code(monkeypatch, raised, code):
+    def end(run):
+        raise raised
+
+    (stop,) = [command for command in app.registered_commands if command.callback.__name__ == "stop"]
+    monkeypatch.setattr(stop, "callback", end)
+    monkeypatch.setattr(stop, "name", "stop")
+    assert main(["stop", "runs/a"]) == code
