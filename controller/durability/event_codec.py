@@ -15,6 +15,7 @@ from protocol.messages import by_tag
 from protocol.wire.codec import pack, read_fields, to_fields
 from protocol.wire.fields import FieldTypes, MalformedFields
 
+TAG_PLACE = 2  # of the byte that is an event's tag, from 1
 _TAGGED = by_tag(get_args(Event))
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGGED.values()}
 _SHORT_ARRAY = 0x90  # first byte of a MessagePack array of up to 15 items, without their number

@@ -21,6 +21,7 @@ from controller.core.core import Core
 from controller.core.events import Event
 from controller.durability.core_image import thaw
 from controller.durability.damage import broken, damaged, is_whole, line_checksum, snapshot_digest, way_on
+from controller.durability.event_codec import TAG_PLACE
 from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.release import release
 from controller.durability.sample_records import KeptSample, read_sample, sample_keys
@@ -313,6 +314,18 @@ class Recording:
             if number not in self.skipped:
                 event = decode_record(self.path, number, now, data, checksum, is_joined)
                 yield Recorded(number, now, event, None, bool(is_joined))
+
+    def newest(self, kind: type[Event]) -> Recorded | None:
+        """The last event of this kind, looked for from the end; None if none is kept."""
+        with self._open() as db:
+            query = f"SELECT {RECORD} FROM events WHERE seq <= ? AND substr(event, {TAG_PLACE}, 1) = ?"
+            rows = db.execute(f"{query} ORDER BY seq DESC", (self.last, bytes([kind.tag])))
+            found = next((row for row in rows if row[0] not in self.skipped), None)
+        if found is None:
+            return None
+        number, now, data, checksum, is_joined = found
+        event = decode_record(self.path, number, now, data, checksum, is_joined)
+        return Recorded(number, now, event, None, bool(is_joined))
 
     def mark(self, number: int) -> tuple[float, int] | None:
         """When event `number` was, and the checksum of its record: what tells one history from another."""

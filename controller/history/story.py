@@ -43,6 +43,7 @@ def story(
     yet; it ends after the last event that can be about it. Raises: RunError if no event or command names the
     group.
     """
+    _refuse_unread(recording, group)
     core, after, names, last_word = begin or _beginning(recording, group)
     until: int | None = None  # the last event that can be told of; None while the group is in the system
     before, is_told, was_there = "", False, False
@@ -72,6 +73,26 @@ def story(
             f"No event or command of {recording.path} names group {group}. Groups are numbered by prompts, "
             f"from 0; this history reaches version {core.state.steps}, at {core.state.now:.1f} s."
         )
+
+
+def _refuse_unread(recording: Recording, group: int) -> None:
+    """Say at once that a group was never read, without stepping through anything. Raises: RunError."""
+    is_held_out = group >= FIRST_EVALUATION_GROUP
+    first = FIRST_EVALUATION_GROUP if is_held_out else 0
+    newest = recording.newest(HeldOutRead if is_held_out else PromptsRead)
+    if newest is None and recording.pruned:  # it may have been read before what is kept
+        return
+    match newest.event if newest else None:
+        case HeldOutRead(first_group, sources):
+            end = first_group + len(sources)
+        case PromptsRead(first_group, count):
+            end = first_group + count
+        case _:
+            end = first
+    if not first <= group < end:
+        what = "Held-out prompts" if is_held_out else "Groups are numbered by prompts, which"
+        known = f"have the numbers {first} to {end - 1}" if end > first else "were not read yet"
+        raise RunError(f"No event or command of {recording.path} names group {group}. {what} {known}.")
 
 
 def _beginning(recording: Recording, group: int) -> Beginning:

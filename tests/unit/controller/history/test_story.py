@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from controller.config.models import Config
-from controller.core.events import Received
+from controller.core.events import HeldOutRead, PromptsRead, Received
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
@@ -116,3 +116,39 @@ def test_events_that_a_compact_run_deletes_while_they_are_read_are_missed_in_wor
         db.close()
         with pytest.raises(RunError, match=r"was shortened while it was read.* up to 20\. Ask again"):
             list(events)
+
+
+def never_stepped(turn):
+    pytest.fail(f"event {turn.recorded.number} was stepped through")
+
+
+def test_a_group_that_was_never_read_is_refused_before_anything_is_stepped_through(run_dir):
+    with Recording(run_dir) as recording:
+        newest = recording.newest(PromptsRead)
+        end = newest.event.first_group + newest.event.count
+        for group, words in (
+            (end, f"numbered by prompts, which have the numbers 0 to {end - 1}"),
+            (-1, f"the numbers 0 to {end - 1}"),
+            (FIRST_EVALUATION_GROUP, "Held-out prompts were not read yet"),
+        ):
+            with pytest.raises(RunError, match=f"names group {group}\\. .*{words}"):
+                next(story(recording, group, on_turn=never_stepped))
+        assert list(story(recording, end - 1)), "the last one that was"
+
+
+def test_what_is_newest_of_a_kind_is_found_from_the_end_and_never_what_was_skipped(run_dir):
+    with Recording(run_dir) as recording:
+        reads = [one for one in recording.events() if isinstance(one.event, PromptsRead)]
+        assert recording.newest(PromptsRead)[:3] == reads[-1][:3]
+        assert recording.newest(HeldOutRead) is None
+        recording.skipped[reads[-1].number] = "it broke the core"
+        assert recording.newest(PromptsRead)[:3] == reads[-2][:3]
+
+
+def test_a_shortened_journal_that_has_no_prompts_any_more_is_read_for_its_groups(run_dir, monkeypatch):
+    with Recording(run_dir) as recording:
+        monkeypatch.setattr(recording, "newest", lambda kind: None)
+        with pytest.raises(RunError, match="were not read yet"):
+            telling._refuse_unread(recording, 3)
+        recording.pruned = 200
+        telling._refuse_unread(recording, 3)
