@@ -4,6 +4,7 @@ Invariant: no run notices: journals are only read, and orders go the way of `lau
 """
 
 import asyncio
+import os
 import signal
 import sys
 import webbrowser
@@ -96,6 +97,11 @@ def _write(shown: "list[ShownRun]", file: Path) -> None:
 
     if len(shown) != 1:
         raise ConfigError(f"--export writes one run, and {len(shown)} are given; call it once for each.")
+    if file.is_dir() or not os.access(file.parent, os.W_OK):  # before the run is read, which takes a while
+        raise ConfigError(
+            f"{file} cannot be written: expected a file in a folder that exists and that you may write to. "
+            "Give another file."
+        )
     try:
         file.write_text(one_file(shown[0]))
     except OSError as error:

@@ -15,12 +15,14 @@ import typer
 
 from controller.cli.say import say
 from protocol.errors import ConfigError
+from protocol.model_shape import checked, text_shape
 
 ROOT = Path(__file__).resolve().parents[3]
 TASK = ROOT / "examples" / "ledger_task.py"
 PROMPTS = ("prompt", "question", "problem", "instruction", "input", "messages")
 ANSWERS = ("answer", "solution", "target", "label", "gold", "output")
 KINDS = ("function", "math", "exact", "choice")
+MOST_TOKENS = 3072  # of prompt and response; fewer where the model has fewer positions
 
 REWARD = '''"""The reward of {name}: a number for each response, the higher the better."""
 
@@ -193,12 +195,25 @@ def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
     reward = "  function: reward.py:score    # beside this file"
     if answers.reward != "function":
         reward = f"  rewards:\n    - {{kind: {answers.reward}}}    # options: docs/reward_kinds.md"
+    prompt_tokens, response_tokens = (40, 144) if is_small else _lengths(Path(answers.model))
     instances = max(1, answers.gpus - 1) if answers.gpus else 2
     engine = "vllm" if answers.gpus > 1 else "torch"
     rollout = f"  engine: {engine}\n  instances: {instances}              # processes that generate"
     return CONFIG.format(
         schema=ROOT / "docs" / "configuration.schema.json", file=file, name=answers.name, steps=answers.steps,
         model=model, data=data, reward=reward, rollout=rollout,
-        group_size=16 if is_small else 8, max_prompt_tokens=40 if is_small else 1024,
-        max_response_tokens=144 if is_small else 2048, batch_groups=32, lr="5e-4" if is_small else "1e-6",
+        group_size=16 if is_small else 8, max_prompt_tokens=prompt_tokens,
+        max_response_tokens=response_tokens, batch_groups=32, lr="5e-4" if is_small else "1e-6",
     )  # fmt: skip
+
+
+def _lengths(model: Path) -> tuple[int, int]:
+    """Tokens of prompt and response that the model has room for. Raises: ConfigError if it says nonsense."""
+    try:
+        shape = checked(json.loads((model / "config.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--model {model} cannot be read: {error}. Save or download the model again."
+        ) from error
+    most = min(MOST_TOKENS, text_shape(shape).get("max_position_embeddings") or MOST_TOKENS)
+    return most // 3, most - most // 3

@@ -53,3 +53,10 @@ def test_the_command_writes_it_or_says_why_not(path, tmp_path, capsys):
     assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
     assert main(["view", str(path), str(path), "--export", str(tmp_path / "x.html")]) == 2
     assert main(["view", str(path), "--export", str(tmp_path / "none" / "x.html")]) == 2
+
+
+def test_where_nothing_can_be_written_is_said_before_the_run_is_read(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("controller.view.one_file.one_file", lambda run: pytest.fail("it was read"))
+    for file in (tmp_path / "none" / "x.html", tmp_path):
+        assert main(["view", str(path), "--export", str(file)]) == 2
+        assert f"{file} cannot be written: expected a file in a folder" in capsys.readouterr().err

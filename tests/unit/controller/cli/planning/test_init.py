@@ -1,6 +1,7 @@
 """`launch.py init` writes what runs: it loads, passes the check, and scores."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,29 @@ def test_own_model_data_and_reward_are_written_into_a_configuration_that_loads(t
     assert config.data.columns == {"prompt": "question", "answer": "solution"}
     assert config.rollout.instances == 3
     assert (tmp_path / "big" / "reward.py").exists() == (reward == "function")
+
+
+@pytest.mark.parametrize(("positions", "prompt", "response"), [(256, 85, 171), (32_768, 1024, 2048)])
+def test_lengths_are_those_that_the_model_has_room_for(tmp_path, monkeypatch, positions, prompt, response):
+    monkeypatch.chdir(tmp_path)
+    model = Path(model_in(tmp_path / "model"))
+    (model / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
+    assert main(["init", "mine", "--model", str(model)]) == 0
+    rollout = load_config("mine/run.yaml").rollout
+    assert (rollout.max_prompt_tokens, rollout.max_response_tokens) == (prompt, response)
+    assert not [finding for finding in errors(load_config("mine/run.yaml")) if "positions" in finding.text]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"max_position_embeddings": "many"}'])
+def test_a_model_that_cannot_be_read_is_one_sentence_and_writes_nothing(tmp_path, monkeypatch, capsys, text):
+    monkeypatch.chdir(tmp_path)
+    model = Path(model_in(tmp_path / "model"))
+    (model / "config.json").write_text(text)
+    assert main(["init", "mine", "--model", str(model)]) == 2
+    said = capsys.readouterr().err
+    assert f"--model {model} cannot be read: " in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "mine").exists()
 
 
 def test_nothing_is_written_over_and_a_wrong_answer_writes_nothing(tmp_path, monkeypatch, capsys):
