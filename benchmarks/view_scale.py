@@ -1,11 +1,12 @@
 """How far a page is behind a large run, and what its view takes: `python -m benchmarks.view_scale`.
 
 Simulates 1,024 instances with 100,000 responses in hand (or takes `--run RUN`), and writes the second half of
-its journal into another run directory, event by event at `--rate` a second, as a controller would. A view of
-that directory is asked as the page Now asks it, and so it is printed how old the first event is that an
-answer does not show, at its arrival and just before the next one; seconds of the view's processor for a
-second of the run and for 1,000 events; its memory, with Now alone and with timeline and time travel beside;
-and bytes that a finished response leaves in memory and in `view.past`, with the sum for 10 million.
+its journal into another run directory, event by event at `--rate` a second and none before the core could
+decide on those before it, as a controller would. A view of that directory is asked as the page Now asks it,
+and so it is printed how old the first event is that an answer does not show, at its arrival and just before
+the next one; seconds of the view's processor for a second of the run and for 1,000 events; its memory, with
+Now alone and with timeline and time travel beside; and bytes that a finished response leaves in memory and in
+`view.past`, with the sum for 10 million.
 
 `--pages 0,1,20` does so with as many pages, one after the other: 0 is a run without a view. What the writer
 of the journal takes is printed each time: its processor for an event, and its transactions by the clock.
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from bisect import bisect_right
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,8 +37,10 @@ import psutil
 from benchmarks.view import ROOT, made
 from controller.durability.holder import lock_of
 from controller.durability.recording import Recording
+from controller.durability.replay import turns
 from controller.durability.store import Store
 from controller.view.door.viewers import PAGE
+from controller.view.past.replica import Replica
 from controller.view.shown_run import ShownRun
 
 AGE_S = 0.8  # as controller/view/pages/main.js
@@ -126,11 +130,24 @@ def viewed(run: Path) -> Iterator[tuple[Page, psutil.Process]]:
         view.terminate()
 
 
-def write(copied: Copied, until: int, rate: float, is_over: Event) -> None:
-    """Let the journal grow to event `until`."""
+def due_times(replica: Replica, until: int, rate: float) -> list[float]:
+    """When a controller writes what follows the replica: at this rate, and never before it has decided."""
+    found, free_s, spent_s, begin = list[float](), 0.0, 0.0, replica.here.number
+    used = time.thread_time()
+    for place, _ in enumerate(turns(replica.recording, replica.here.core, begin, until)):
+        found.append(max(place / rate, free_s))
+        took, used = time.thread_time() - used, time.thread_time()
+        free_s, spent_s = found[-1] + took, spent_s + took
+    print(f"{len(found):,} events in {found[-1]:.1f} s; the core decides for {spent_s:.1f} s", flush=True)
+    return found
+
+
+def write(copied: Copied, due_s: list[float], is_over: Event) -> None:
+    """Let the journal grow by these events, each when it is due."""
     began, first = time.monotonic(), copied.number
+    until = first + len(due_s)
     while copied.number < until:
-        due = min(until, first + int((time.monotonic() - began) * rate))
+        due = first + bisect_right(due_s, time.monotonic() - began)
         if due > copied.number:
             copied.write_on(due)
         time.sleep(TURN_S)
@@ -172,13 +189,10 @@ def memory_mb(process: psutil.Process) -> float:
     return process.memory_info().rss / 1e6
 
 
-def lag(source: Path, folder: Path, pages: int, *, share: float, rate: float, seconds: float) -> None:
+def lag(source: Path, folder: Path, pages: int, begin: int, due_s: list[float]) -> None:
     """So many pages behind a run that goes on, and what writer and view take meanwhile."""
-    last = Recording(source).last
-    begin = int(share * last)
-    until = min(last, begin + int(rate * seconds))
     copied, is_over = Copied(source, folder / f"live{pages}", begin), Event()
-    writer = Thread(target=write, args=(copied, until, rate, is_over))
+    writer = Thread(target=write, args=(copied, due_s, is_over))
     print(f"{pages} pages:", flush=True)
     if not pages:
         writer.start()
@@ -189,7 +203,7 @@ def lag(source: Path, folder: Path, pages: int, *, share: float, rate: float, se
         looked_at(copied, writer, is_over, page, process, pages)
         writing(copied, begin)
         if pages == 1:
-            after_all(page, process, until)
+            after_all(page, process, begin + len(due_s))
 
 
 def looked_at(
@@ -283,9 +297,11 @@ def main() -> int:
         print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)
         each = words.in_hand / words.instances
         path = Path(words.run) if words.run else made(Path(folder), words.instances, words.steps, each)
+        replica = Replica(Recording(path), keyframes_bytes=1, goes_back=False)
+        begin = replica.at(int(words.share * replica.last)).number
+        due_s = due_times(replica, min(replica.last, begin + int(words.rate * words.seconds)), words.rate)
         for pages in map(int, words.pages.split(",")):
-            options = {"share": words.share, "rate": words.rate, "seconds": words.seconds}
-            lag(path, Path(folder), pages, **options)
+            lag(path, Path(folder), pages, begin, due_s)
         growth(path)
     return 0
 

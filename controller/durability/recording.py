@@ -217,6 +217,13 @@ class Recording:
             if json.loads(made_by) == release():
                 yield Snapshot(seq, now, thaw(image, self.strategies()))
 
+    def snapshot_bytes(self, number: int) -> int:
+        """Size of the snapshot after event `number`; 0 if there is none. Raises: RunError."""
+        with self._open() as db:
+            query = "SELECT length(image) FROM snapshots WHERE seq = ?"
+            (size,) = db.execute(query, (number,)).fetchone() or (0,)
+        return size
+
     def _read_snapshot(self, number: int) -> tuple[float, str, bytes]:
         query = "SELECT now, release, digest, image FROM snapshots WHERE seq = ?"
         with self._connected() as db:

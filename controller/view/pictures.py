@@ -12,6 +12,7 @@ from typing import Any
 from controller.core.core import Core
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance, TextWorker
+from controller.core.waiting_for import next_step
 from controller.durability.replay import Replayed, in_words, kind, shortened
 from controller.view.critical_path import Awaited, awaited_groups, batch_left_s, expected
 from controller.view.written import at_most, is_number
@@ -145,7 +146,7 @@ def ledger_of(core: Core) -> Json:
         "fresh": len(state.fresh),
         "waits": [_wait(core, one) for one in awaited[:MOST_WAITS]],
         "left_s": batch_left_s(core, awaited),
-        "waiting_for": core.snapshot().waiting_for,
+        "waiting_for": next_step(core),
     }
 
 
@@ -208,14 +209,15 @@ def event_of(core: Core, turn: Replayed | None) -> Json | None:
 
 
 def _cell(core: Core, group: Group, blockers: set[int]) -> Json:
-    """A group in the ledger: how far it is."""
-    done, at_end = group.response_tokens, sum(expected(core, group))
+    """A group in the ledger: how far it is. What it will come to is asked of those that generate alone."""
+    done = group.response_tokens
+    share = 1.0 if group.state != "generating" else done / max(1, sum(expected(core, group))) if done else 0.0
     finished = sum(member.state == "finished" for member in group.members)
     return {
         "id": group.id,
         "state": group.state,
         "version": group.policy_version,
-        "done": 1.0 if group.state != "generating" else round(min(1.0, done / max(1, at_end)), 3),
+        "done": round(min(1.0, share), 3),
         "finished": finished,
         "size": group.size,
         "queued": sum(member.state == "queued" for member in group.members),

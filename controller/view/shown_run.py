@@ -24,17 +24,11 @@ from controller.history.story import Beginning
 from controller.history.why import why
 from controller.view.pace_of_steps import pace_of
 from controller.view.past.background import Background
-from controller.view.past.kept_past import (
-    LEAST_EVENTS,
-    LEAST_READ,
-    KeptPast,
-    find_newest,
-    find_past,
-    keep_newest,
-    keep_past,
-)
+from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, keep_past
 from controller.view.past.life import as_json, life_of
-from controller.view.past.replica import NEAR, Instant, Replica, StillReading, moment_of
+from controller.view.past.newest import NewestCore
+from controller.view.past.pursuit import IsLate, Pursuit, late_after
+from controller.view.past.replica import Instant, Replica, StillReading, moment_of
 from controller.view.past.timeline import Timeline
 from controller.view.past.timeline_picture import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, recent_of, workers_of
@@ -43,7 +37,6 @@ from controller.view.written import Written, by_source, columns_of, not_heard, q
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
-IsLate = Callable[[], bool]
 Place = tuple[Replica, Instant]
 MOST_AT_ONCE_S = 1.0  # of reading, before others get their answers
 MOST_ORDERS = 200  # that are told
@@ -60,13 +53,13 @@ class ShownRun:
         self._given = path
         self._lock = Lock()
         self.name = self.path.resolve().name
-        self._newest: Replica | None = None
+        self._newest = NewestCore(self.path, is_live=lambda: self.state() == "live")
+        self._pursuit = Pursuit(self._read_on)
         self._past: Replica | None = None
         self._keyframes_bytes = keyframes_bytes
         self._recording: Recording | None = None
         self._background: Background | None = None
         self._written, self._samples = Written(self.path), ShownSamples()
-        self._kept_newest = 0  # the event up to which the next view of the run need not read
         self._saved = 0  # the event up to which the pass is kept beside the run
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
         self._orders: tuple[int, list[Json]] = 0, []  # up to which event they were looked for
@@ -340,37 +333,43 @@ class ShownRun:
     ) -> Found:
         """What `show` makes of the core at a moment: `event`, `second` or `step`, else the newest.
 
-        Raises: StillReading if the core is not there after `patience_s`, and nearer than before.
+        Raises: StillReading if the core is not there after `patience_s`, and nearer than before; at the
+        newest it need only be near, once it was there.
         """
-        go = self._go_back if at else self._go_to_newest
+        if not at and patience_s < inf and not self._pursuit.has_begun(patience_s):
+            recording = self._look()
+            raise StillReading(recording.pruned, recording.last)
         while True:
             try:
                 with self._answering():
-                    replica, instant = go(self._look(), at, late_after(min(patience_s, MOST_AT_ONCE_S)))
-                    return show(replica, instant)
+                    recording, is_late = self._look(), late_after(min(patience_s, MOST_AT_ONCE_S))
+                    if at:
+                        place = self._go_back(recording, at, is_late)
+                    else:
+                        place = self._go_to_newest(recording, is_late, may_be_behind=patience_s < inf)
+                    return show(*place)
             except StillReading:
                 if patience_s < inf:
                     raise
 
-    def _go_to_newest(self, recording: Recording, at: dict[str, str], is_late: IsLate) -> Place:
-        if self._newest is None:
-            self._newest = Replica(recording, keyframes_bytes=1, goes_back=False)
-            if (kept := find_newest(self.path, recording)) is not None:
-                self._newest.offer(*kept)
-            self._kept_newest = self._newest.nearest(recording.last)
-        newest, before = self._newest, recording.last - NEAR
-        newest.read_on(recording)
-        with newest.hurrying(is_late):
-            if before - self._kept_newest >= LEAST_READ and newest.here.number < before:
-                newest.at(before)  # so that whoever begins there knows what the last event gave
-                self._keep_newest(newest)
-            return newest, newest.at(recording.last)
+    def _go_to_newest(self, recording: Recording, is_late: IsLate, *, may_be_behind: bool) -> Place:
+        began = time.monotonic()
+        try:
+            return self._newest.go(recording, is_late)
+        except StillReading:
+            near = self._newest.near(recording) if may_be_behind else None
+            if near is None:
+                raise
+            return near
+        finally:
+            self._pursuit.looked(time.monotonic() - began)
 
-    def _keep_newest(self, newest: Replica) -> None:
-        """Let the next view of this run begin where it stands; of one that goes on there are snapshots."""
-        self._kept_newest = newest.here.number
-        if self.state() != "live" and (image := newest.image_in_parts()) is not None:
-            keep_newest(self.path, newest.recording, newest.here.number, image)
+    def _read_on(self, is_late: IsLate) -> None:
+        """For nobody who waits: the journal is looked at again when all that was known of it is read."""
+        with self._answering():
+            if (known := self._recording) is None or self._newest.is_at_end(known):
+                known = self._look()
+            self._newest.go(known, is_late)
 
     def _go_back(self, recording: Recording, at: dict[str, str], is_late: IsLate) -> Place:
         self._pass_of(recording)
@@ -390,9 +389,3 @@ class ShownRun:
         with self._background.lock:
             number = self._background.timeline.event_of_step(int(step))
         return at if number is None else {"event": str(number)}
-
-
-def late_after(seconds: float) -> IsLate:
-    """Whether so many seconds have gone by since now."""
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() >= end

@@ -3,6 +3,7 @@ import { make, card, figure, table, short, duration } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
 const SILENT_S = 5; // from which on what stands here may be old
+const BEHIND_S = 1; // from which on it is told that the view has not read to the run's newest word
 const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
 const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--line" };
 
@@ -26,7 +27,7 @@ export async function render({ ask, go, here }) {
         figure(short(now.queued), "responses queued"),
         figure(short(now.tokens.generated), "tokens generated"),
         ...speeds(now.last_step)),
-      now.state === "live" && here.at === null ? make("p", { class: now.quiet_s >= SILENT_S ? "bad" : "dim" }, `As the run stood when it wrote last, ${duration(now.quiet_s)} before this was asked.`) : null,
+      now.state === "live" && here.at === null ? asOf(now) : null,
       loop(now.controller)),
     ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
@@ -52,6 +53,13 @@ function loop(told) {
   const late = [["p50", "in the median"], ["p99", "p99"], ["max", "at most"]].map(([key, words]) => `${(1000 * told[`loop_lag_${key}_s`]).toFixed(1)} ms ${words}`);
   const room = told.disk_free_mb === undefined ? "" : ` ${megabytes(told.disk_free_mb)} are free on its disk.`;
   return make("p", { class: "dim loop" }, `The controller's event loop came late by ${late.join(", ")} in the last ${duration(told.loop_lag_window_s)}.${room}`);
+}
+
+/** How old this is, and whose fault that is. */
+function asOf(now) {
+  const behind = now.number < now.last ? Math.max(0, now.until_s - now.now_s) : 0;
+  const words = behind < BEHIND_S ? "" : ` The view is behind the run by ${duration(behind)}: it steps its core as fast as it can.`;
+  return make("p", { class: now.quiet_s + behind >= SILENT_S ? "bad" : behind >= BEHIND_S ? "warn" : "dim" }, behind < BEHIND_S ? `As the run stood when it wrote last, ${duration(now.quiet_s)} before this was asked.` : `As the run stood ${duration(now.quiet_s + behind)} before this was asked.`, words);
 }
 
 /** To the end, with its spread where there are steps enough. */

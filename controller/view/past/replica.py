@@ -20,6 +20,7 @@ from protocol.errors import LocalError, RunError
 NEAR = 32  # events before the target of a far move at which an image is left, for steps back from there
 NEVER = 1 << 62  # events: a second of the processor's at 1,024 instances is what an image takes
 MOST_NEAR = 4  # such images
+BYTES_AN_EVENT = 1_000  # of a snapshot, which are taken up in the time of one event
 KEYFRAMES_BYTES = 256 << 20
 
 
@@ -106,7 +107,7 @@ class Replica:
         number = max(self.first, min(number, self.last))
         is_back = number < self._at.number
         keyframe = self.nearest(number)
-        if is_back or keyframe > self._at.number:
+        if is_back or (keyframe > self._at.number and self._is_worth_it(keyframe)):
             self._go_to_keyframe(keyframe)
         if self._goes_back and number - self._at.number > 2 * NEAR:
             for turn in turns(self.recording, self._at.core, self._at.number, number - NEAR):
@@ -245,6 +246,16 @@ class Replica:
         known = sorted({self.first, *self._near, *usable})
         nearest = known[max(0, bisect_right(known, number) - 1)]
         return max(nearest, self.keyframes.before(number) or self.first)
+
+    def _is_worth_it(self, keyframe: int) -> bool:
+        """Whether a core is sooner taken up there than stepped there; the last event is always stepped.
+
+        One that follows meets each snapshot that the run makes: at 1,024 instances that is two seconds.
+        """
+        distance = keyframe - self._at.number
+        if distance == 1 or self._goes_back or keyframe in self.keyframes:
+            return distance > 1
+        return distance * BYTES_AN_EVENT > self.recording.snapshot_bytes(keyframe)
 
     def _go_to_keyframe(self, number: int) -> None:
         """Take up the core there, or at an earlier one if the run's own snapshot cannot be used."""

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from threading import Event
 
 import pytest
 
 from controller.durability.recording import Recording
 from controller.view import shown_run
-from controller.view.past import kept_past
+from controller.view.past import kept_past, newest
 from controller.view.past.kept_past import NEWEST, find_newest
 from controller.view.past.replica import NEAR, Replica, StillReading
 from controller.view.shown_run import ShownRun
@@ -48,6 +49,17 @@ def test_who_asks_again_gets_nearer_and_at_last_the_answer_of_one_who_waited(pat
     assert found == expected
 
 
+def test_who_cannot_wait_until_the_core_is_taken_up_hears_of_it_at_once(path, monkeypatch):
+    is_taken_up, go = Event(), newest.NewestCore.go
+    monkeypatch.setattr(newest.NewestCore, "go", lambda *words: is_taken_up.wait(60.0) and go(*words))
+    shown = ShownRun(path)
+    with pytest.raises(StillReading) as way:
+        shown.now({}, patience_s=0.0)
+    assert (way.value.number, way.value.last) == (0, shown.facts()["last"])
+    is_taken_up.set()
+    assert shown.now({}) == ShownRun(path).now({})
+
+
 def test_one_who_looks_at_now_and_one_who_looks_back_both_arrive(path, hurried):
     shown, arrived = ShownRun(path), {}
     for _ in range(100):
@@ -81,7 +93,7 @@ def test_a_page_hears_how_far_it_is_and_what_the_run_itself_says(path, hurried):
 @pytest.fixture
 def kept(path, monkeypatch):
     """A run that a view has read to its end."""
-    monkeypatch.setattr(shown_run, "LEAST_READ", 90)
+    monkeypatch.setattr(newest, "LEAST_READ", 90)
     ShownRun(path).now({})
     assert (path / NEWEST).exists()
     return path
@@ -100,7 +112,7 @@ def test_the_next_view_begins_where_the_last_one_had_read_to(kept, monkeypatch):
 def test_a_few_events_or_a_run_that_goes_on_leave_nothing(path, monkeypatch):
     ShownRun(path).now({})
     assert not (path / NEWEST).exists()
-    monkeypatch.setattr(shown_run, "LEAST_READ", 90)
+    monkeypatch.setattr(newest, "LEAST_READ", 90)
     monkeypatch.setattr(ShownRun, "state", lambda self: "live")
     ShownRun(path).now({})
     assert not (path / NEWEST).exists()

@@ -3,7 +3,11 @@
 import json
 import os
 
+<<<<<<< HEAD
 from controller.core.state.recent_failures import Failure
+=======
+from controller.view import shown_run
+>>>>>>> 612fb54 (Read a journal on between a page's looks, and take a large core up beside who waits)
 from controller.view.shown_run import ShownRun
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
@@ -37,6 +41,49 @@ def test_a_live_run_is_followed_to_its_newest_event(tmp_path):
     assert shown.now({"step": "1"})["number"] == past["number"]
     assert {step for step, _ in shown.samples()["kept"]} >= {1, 2, 3}
     run.close()
+
+
+def test_a_page_that_follows_sees_a_run_that_is_faster_than_it_as_it_was_a_little_before(
+    tmp_path, monkeypatch
+):
+    run = begun(tmp_path / "run")
+    run.run(until=lambda: run.core.state.steps >= 2)
+    shown = ShownRun(tmp_path / "run")
+    first = shown.now({}, patience_s=1e9)
+    run.run(until=lambda: run.core.state.steps >= 3)
+    monkeypatch.setattr(shown_run, "late_after", lambda seconds: lambda: True)  # after each event
+    near = shown.now({}, patience_s=0.3)
+    assert first["last"] < near["number"] == first["number"] + 1 < near["last"] == run.stepper.last
+    assert first["until_s"] <= near["now_s"] < near["until_s"]
+    assert shown.ledger({}, patience_s=0.3)["number"] == near["number"] + 1, "each look reads on"
+    assert shown.now({})["number"] == near["last"], "who has patience sees the end"
+    run.close()
+
+
+def test_a_journal_is_read_on_between_looks_to_its_newest_event(tmp_path):
+    run = begun(tmp_path / "run")
+    run.run(until=lambda: run.core.state.steps >= 2)
+    shown = ShownRun(tmp_path / "run")
+    shown.now({})
+    run.run(until=lambda: run.core.state.steps >= 3)
+    known = shown._recording
+    shown._read_on(lambda: False)
+    assert shown._recording is not known
+    assert shown._newest.is_at_end(shown._recording)
+    assert shown._recording.last == run.stepper.last
+    run.close()
+
+
+def test_looks_at_the_newest_event_and_at_no_other_are_what_a_journal_is_read_ahead_for(
+    tmp_path, monkeypatch
+):
+    shown, looks = ShownRun(recorded(tmp_path / "run")), []
+    monkeypatch.setattr(shown._pursuit, "looked", looks.append)
+    shown.now({})
+    assert len(looks) == 1
+    assert looks[0] > 0
+    shown.now({"event": "40"})
+    assert len(looks) == 1
 
 
 def test_a_controller_that_lives_and_writes_nothing_is_named_now_and_in_no_moment_before(tmp_path):

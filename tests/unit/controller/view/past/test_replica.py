@@ -11,7 +11,7 @@ from controller.durability.core_image import Freezer
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
-from controller.view.past.replica import Replica
+from controller.view.past.replica import BYTES_AN_EVENT, Replica
 from tests.support.recorded_run import record
 
 CONFIG = Config.model_validate(
@@ -68,6 +68,15 @@ def test_what_an_event_gave_is_what_the_journal_says(recording):
         turn = replica.with_turn(number).turn
         assert turn.recorded.number == number
         assert fingerprint(turn.commands) == turn.recorded.fingerprint
+
+
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_what_an_event_gave_is_known_where_a_keyframe_stands_behind_it(recording, goes_back):
+    number = recording.snapshot_numbers[-1]
+    replica = Replica(recording, spacing=50, goes_back=goes_back)
+    turn = replica.with_turn(number).turn
+    assert turn is not None
+    assert turn.recorded.number == number
 
 
 def test_a_step_and_a_second_have_their_moments(recording):
@@ -138,3 +147,17 @@ def test_one_that_follows_the_newest_event_makes_no_images_on_its_way(tmp_path):
         replica = Replica(recording, spacing=10)
         replica.at(recording.last)
         assert len(replica.keyframes.numbers) > 5
+
+
+def test_one_that_follows_takes_up_a_snapshot_only_where_stepping_takes_longer(recording, truth, monkeypatch):
+    number, taken, read = recording.snapshot_numbers[-1], [], Recording.snapshot
+    assert recording.snapshot_bytes(number) > recording.snapshot_bytes(number + 1) == 0
+    monkeypatch.setattr(recording, "snapshot", lambda one: taken.append(one) or read(recording, one))
+    follower = Replica(recording, keyframes_bytes=1, goes_back=False)
+    for events, expected in ((50, []), (49, [number])):
+        follower.at(number - 50)
+        taken.clear()
+        monkeypatch.setattr(recording, "snapshot_bytes", lambda one, size=events: size * BYTES_AN_EVENT)
+        follower.at(number + 1)
+        assert taken == expected
+        assert digest(follower.image()) == truth[number + 1]
