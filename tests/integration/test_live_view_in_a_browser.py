@@ -10,10 +10,10 @@ from threading import Thread
 import pytest
 import yaml
 from made_model import TASK, lay_model
-from test_view_in_a_browser import CHROMIUM, LIMIT_MS, ROOT, browser, open_tab, playwright
 
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
+from tests.support.chromium import CHROMIUM, LIMIT_MS, ROOT, browser, open_tab, playwright
 
 __all__ = ["browser"]  # a fixture
 STEPS = 4_000  # more than the test waits for
