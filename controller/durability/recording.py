@@ -77,6 +77,11 @@ class Recording:
         self._file, self._on_progress = file, on_progress
         self._database: sqlite3.Connection | None = None  # of the store that writes the file
         with self._open() as db:
+            if db.execute("SELECT NOT EXISTS (SELECT 1 FROM sqlite_master)").fetchone()[0]:
+                raise RunError(
+                    f"{self.path} holds nothing: either its run has not begun, and then wait for it; or the "
+                    f"file was emptied. Expected what the run wrote: {way_on(file)}"
+                )
             check_schema(db, self.path)
             self._look(db)
         if bad := [name for name, value in self.facts.items() if not isinstance(value, str)]:

@@ -14,7 +14,7 @@ from controller.config.load import change_config
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.simulation.from_run import ENDLESS, STEPS, predict
-from controller.simulation.splits import Point, best_splits, chosen, front
+from controller.simulation.splits import Point, best_splits, caps_of, chosen, front
 from controller.simulation.whatif import measure
 from protocol.errors import ConfigError
 
@@ -44,6 +44,9 @@ def plan(
         words = f"{' '.join(point.split.overrides)}: {point.tokens_per_s:,.0f} tokens/s"
         print(f"[{time.monotonic() - began:5.0f} s] {words}", file=sys.stderr, flush=True)
 
+    pairs = sum(len(caps_of(bound)) for bound in bounds)
+    words = f"{pairs} pairs of bound and cap, and of each the best split is looked for"
+    print(f"[    0 s] {words}; fewer run.steps take less time.", file=sys.stderr, flush=True)
     points = best_splits(config, gpus, bounds=bounds, seeds=seeds, on_point=tell)
     best, fresh = chosen(points, most_staleness), front(points)
     if output:

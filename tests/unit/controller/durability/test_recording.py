@@ -66,6 +66,15 @@ def test_the_code_that_made_a_run_is_compared_with_the_code_here(tmp_path):
     run.store.close()
 
 
+def test_a_file_that_holds_nothing_is_said_to_and_not_to_be_another_releases(tmp_path):
+    (tmp_path / "run.db").touch()
+    with pytest.raises(
+        RunError, match=r"holds nothing: either its run has not begun.* from a backup"
+    ):
+        Recording(tmp_path)
+    assert (tmp_path / "run.db").read_bytes() == b""
+
+
 @pytest.mark.parametrize("schema", [0, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
 def test_a_file_of_another_schema_is_refused_by_reader_and_writer_and_not_touched(tmp_path, schema):
     db = sqlite3.connect(tmp_path / "run.db")

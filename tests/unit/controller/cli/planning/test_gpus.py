@@ -29,7 +29,9 @@ def file(tmp_path):
 def test_the_best_split_is_printed_as_overrides_that_load(file, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["simulate", file, "--gpus", "3", "--bounds", "1", "-o", str(out)]) == 0
-    said = capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert shown.err.startswith("[    0 s] 3 pairs of bound and cap, and of each the best split")
+    said = shown.out
     best = said.partition("Best: ")[2].splitlines()[0].split()
     config = load_config(file, best)
     assert config.trainer.ranks + config.rollout.instances == 3
