@@ -68,9 +68,7 @@ def test_the_code_that_made_a_run_is_compared_with_the_code_here(tmp_path):
 
 def test_a_file_that_holds_nothing_is_said_to_and_not_to_be_another_releases(tmp_path):
     (tmp_path / "run.db").touch()
-    with pytest.raises(
-        RunError, match=r"holds nothing: either its run has not begun.* from a backup"
-    ):
+    with pytest.raises(RunError, match=r"holds nothing: either its run has not begun.* from a backup"):
         Recording(tmp_path)
     assert (tmp_path / "run.db").read_bytes() == b""
 
