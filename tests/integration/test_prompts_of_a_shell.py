@@ -62,6 +62,26 @@ async def read_ahead(settings: Config) -> None:
     await running
 
 
+async def test_a_shell_says_of_itself_how_late_its_loop_comes_and_what_room_its_disk_has(
+    tmp_path, monkeypatch
+):
+    for limit in ("FULL_BYTES", "ROOMY_BYTES"):
+        monkeypatch.setattr(f"controller.host.health.own_health.{limit}", 1 << 60)
+    warned = []
+    shell = Reading(config(tmp_path))
+    shell._on_warning = warned.append
+    await shell.open()
+    running = asyncio.create_task(shell.run())
+    await asyncio.wait([running, asyncio.create_task(shell.has_read.wait())], return_when="FIRST_COMPLETED")
+    shell.abandon("enough")
+    await running
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["controller"]["disk_free_mb"] > 0
+    assert status["controller"]["loop_lag_max_s"] >= 0
+    assert [alarm["name"] for alarm in status["alarms"]] == ["disk"]
+    assert sum(text.startswith("ALARM, disk (controller): ") for text in warned) == 1
+
+
 async def test_a_shell_goes_on_with_both_sources_at_the_next_row_of_each(tmp_path):
     settings = config(tmp_path)
     await read_ahead(settings)
