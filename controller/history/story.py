@@ -44,7 +44,7 @@ def story(
     group.
     """
     _refuse_unread(recording, group)
-    core, after, names, last_word = begin or _beginning(recording, group)
+    core, after, names, last_word = begin or beginning(recording, group)
     until: int | None = None  # the last event that can be told of; None while the group is in the system
     before, is_told, was_there = "", False, False
     for turn in turns(recording, core, after):
@@ -95,7 +95,8 @@ def _refuse_unread(recording: Recording, group: int) -> None:
         raise RunError(f"No event or command of {recording.path} names group {group}. {what} {known}.")
 
 
-def _beginning(recording: Recording, group: int) -> Beginning:
+def beginning(recording: Recording, group: int) -> Beginning:
+    """The newest snapshot in which the prompt had not been read yet, or the beginning of the history."""
     core, after = _before(recording, group)
     return Beginning(core, after, _names_before(recording, after))
 

@@ -22,6 +22,7 @@ from controller.durability.recording import Recording
 from controller.history.given_orders import orders
 from controller.history.story import Beginning
 from controller.history.why import why
+from controller.view.held import held_by
 from controller.view.pace_of_steps import pace_of
 from controller.view.past.background import Background
 from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, keep_past
@@ -122,8 +123,13 @@ class ShownRun:
 
         return self._with(at or {"event": str(self._look().last)}, show, patience_s)
 
-    def now(self, at: dict[str, str], *, patience_s: float = inf, find: str | None = None) -> Json:
-        """The page Now; `find`: part of a worker's name for a table as short as a page, None for all."""
+    def now(
+        self, at: dict[str, str], *, patience_s: float = inf, find: str | None = None, who: str = ""
+    ) -> Json:
+        """The page Now; `find`: part of a worker's name for a table as short as a page, None for all.
+
+        `who`: the worker of which it is told what it has in hand.
+        """
 
         def show(replica: Replica, instant: Instant) -> Json:
             instant = replica.with_turn(instant.number)
@@ -145,6 +151,7 @@ class ShownRun:
             }
             if not instant.number:  # it has not been told that the run begins, so nothing is amiss
                 found["idle_because"] = ""
+            found["held"] = held_by(core, who) if who else None
             shown = place | now_of(core) | found
             return shown if find is None else shown | workers_of(shown["workers"], find)
 

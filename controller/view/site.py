@@ -268,7 +268,8 @@ def _facts(run: ShownRun) -> dict[str, Any]:
 
 
 def _now(run: ShownRun, asked: Request) -> dict[str, Any]:
-    return run.now(_at(asked), patience_s=PATIENCE_S, find=asked.query_params.get("find", ""))
+    words = {name: asked.query_params.get(name, "") for name in ("find", "who")}
+    return run.now(_at(asked), patience_s=PATIENCE_S, **words)
 
 
 def _timeline(run: ShownRun, asked: Request) -> dict[str, Any]:

@@ -122,6 +122,59 @@ def test_the_timeline_is_drawn_zoomed_and_leads_to_a_moment(page):
     assert "at=" in page.url
 
 
+def test_a_click_on_a_lane_leads_to_what_that_worker_had_in_hand_and_to_its_groups(page):
+    open_tab(page, "Timeline")
+    canvas = page.locator("canvas.timeline")
+    canvas.wait_for()
+    for text in ("prefill: no token yet", "saving a checkpoint"):
+        page.locator(".legend", has_text=text).wait_for()
+    page.fill("input[aria-label='filter of workers']", "rollout-0")
+    page.press("input[aria-label='filter of workers']", "Enter")
+    wait_for(page, "1 workers")
+    found = page.evaluate("fetch('/api/runs/0/timeline?find=rollout-0').then((answer) => answer.json())")
+    busy = [one for one in found["lanes"][0]["spans"] if found["kinds"][one[2]] == "generating"]
+    begin, end, *_ = max(busy, key=lambda one: one[1] - one[0])
+    wide = canvas.bounding_box()["width"] - 122  # beside the names
+    canvas.click(position={"x": 118 + wide * (begin + end) / 2 / found["end_s"], "y": 30})
+    held = page.locator("section", has_text="In hand of rollout-0")
+    held.wait_for()
+    assert "tokens)" in held.inner_text()
+    at = page.url.partition("at=")[2].partition("&")[0]
+    held.locator("a").first.click()
+    page.wait_for_selector("svg rect")
+    assert f"at={at}" in page.url
+    assert "rollout-0" in page.locator("section", has_text="Responses at this moment").inner_text()
+
+
+def test_the_deadline_of_a_group_is_a_line_in_its_life_or_told_where_it_has_not_passed(page):
+    page.evaluate("location.hash = '#group?run=0&group=3'")
+    page.wait_for_selector("svg line.deadline", state="attached")  # a line has no size
+    assert "was the last that could take it" in page.locator("svg[role=img]").text_content()
+
+    def to_come(route):
+        found = route.fetch().json()
+        found["life"] |= {"due": 7, "due_s": None}
+        route.fulfill(json=found)
+
+    page.route("**/groups/*", to_come)
+    page.evaluate("location.hash = '#group?run=0&group=4'")
+    wait_for(page, "Deadline: step 8, the batch of v7, is the last that may take it, and has not been made.")
+    assert page.locator("svg line.deadline").count() == 0
+    page.unroute("**/groups/*")
+
+
+def test_a_page_that_is_behind_a_run_says_so(page):
+    def behind(route):
+        now = route.fetch().json()
+        now |= {"state": "live", "number": now["last"] - 5, "now_s": now["until_s"] - 2.5, "quiet_s": 0.0}
+        route.fulfill(json=now)
+
+    page.route("**/api/runs/0/now*", behind)
+    page.reload()
+    wait_for(page, "The view is behind the run by 2.5 s")
+    page.unroute("**/api/runs/0/now*")
+
+
 def test_lanes_are_chosen_by_shares_and_what_makes_no_sense_is_said(page):
     open_tab(page, "Timeline")
     wait_for(page, "4 workers")

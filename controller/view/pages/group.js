@@ -18,7 +18,7 @@ export async function render({ ask, go, here }) {
     card(`Group ${here.words.group}`, search, standing === null ? make("p", { class: "dim" }, "It is not in the system at this moment.")
       : make("p", {}, `${standing.state}${standing.policy_version === null ? "" : `, began at v${standing.policy_version}`}${standing.due === null ? "" : `, due in the batch of v${standing.due}`}; ${standing.prompt_tokens} prompt tokens`
         + (standing.starts > 1 ? `; begun ${standing.starts} times` : ""))),
-    card("Its life", life.bars.length ? swimlane(life) : make("p", { class: "dim" }, "No response was routed."), legend(life)),
+    card("Its life", life.bars.length ? swimlane(life) : make("p", { class: "dim" }, "No response was routed."), legend(life), deadline(life)),
     standing === null || !standing.members.length ? null : card("Responses at this moment", table(["", "state", "where", "tokens", "about", "attempt", "versions", "ends by", "reward", "advantage"],
       standing.members.map((one) => [`.${one.member}`, one.state, one.where, one.tokens, one.expected, one.attempt,
         one.segments.map(([, version, count]) => `${count} by v${version}`).join(" + "), one.ending, one.reward ?? "", one.advantage ?? ""]))),
@@ -43,12 +43,16 @@ function legend(life) {
     Object.entries(EDGES).filter(([ending]) => life.bars.some((bar) => bar.ending === ending)).map(([, [colour, words]]) => make("span", {}, make("i", { style: { background: `var(${colour})`, width: "4px" } }), words)));
 }
 
+/** The last batch that may take it, while nothing of that is in the picture. */
+const deadline = (life) => (life.due === null || life.due_s !== null ? null
+  : make("p", { class: "dim" }, `Deadline: step ${life.due + 1}, the batch of v${life.due}, is the last that may take it, and has not been made.`));
+
 function swimlane(life) {
-  const times = [...life.bars.flatMap((bar) => [bar.begin_s, bar.end_s ?? bar.begin_s, ...bar.pieces.map(([second]) => second)]), ...life.marks.map(([second]) => second)];
+  const times = [...life.bars.flatMap((bar) => [bar.begin_s, bar.end_s ?? bar.begin_s, ...bar.pieces.map(([second]) => second)]), ...life.marks.map(([second]) => second), ...(life.due_s === null ? [] : [life.due_s])];
   const from = Math.min(...times), until = Math.max(...times, from + 0.001);
   const x = (second) => LEFT + ((second - from) / (until - from)) * (WIDTH - LEFT - 20);
   const members = [...new Set(life.bars.map((bar) => bar.member))].sort((a, b) => a - b);
-  const height = members.length * ROW + 40;
+  const height = members.length * ROW + 53;
   const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "Responses over time" });
   members.forEach((member, row) => svg.append(draw("text", { x: 4, y: row * ROW + 12 }, `.${member}`)));
   for (const bar of life.bars) {
@@ -64,9 +68,13 @@ function swimlane(life) {
     if (bar.ending in EDGES) svg.append(draw("rect", { x: x(end) - 1.5, y: y - 2, width: 3, height: ROW - 1, fill: `var(${EDGES[bar.ending][0]})`, "pointer-events": "none" }));
   }
   life.marks.forEach(([second, what], place) => {
-    svg.append(draw("line", { x1: x(second), x2: x(second), y1: 0, y2: height - 30, stroke: "var(--dim)", "stroke-dasharray": "3 3" }));
+    svg.append(draw("line", { x1: x(second), x2: x(second), y1: 0, y2: height - 43, stroke: "var(--dim)", "stroke-dasharray": "3 3" }));
     const isLate = x(second) > WIDTH * 0.7;
-    svg.append(draw("text", { x: x(second), y: height - 18 + (place % 2) * 13, "text-anchor": isLate ? "end" : "start" }, `${what} ${second.toFixed(1)} s`));
+    svg.append(draw("text", { x: x(second), y: height - 31 + (place % 2) * 13, "text-anchor": isLate ? "end" : "start" }, `${what} ${second.toFixed(1)} s`));
   });
+  if (life.due_s !== null) {
+    svg.append(draw("line", { class: "deadline", x1: x(life.due_s), x2: x(life.due_s), y1: 0, y2: height - 17, stroke: "var(--bad)", "stroke-width": 2 }));
+    svg.append(draw("text", { x: x(life.due_s), y: height - 5, "text-anchor": "end", fill: "var(--bad)" }, `deadline ${life.due_s.toFixed(1)} s: step ${life.due + 1}, the batch of v${life.due}, was the last that could take it`));
+  }
   return svg;
 }

@@ -8,7 +8,8 @@ const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", fil
 const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--line" };
 
 export async function render({ ask, go, here }) {
-  const now = await ask("now", here.words.find ? { find: here.words.find } : {});
+  const { find, who } = here.words;
+  const now = await ask("now", { ...(find ? { find } : {}), ...(who ? { who } : {}) });
   const left = Math.max(0, now.steps_wanted - now.steps);
   const isOn = !now.is_over;
   return [
@@ -29,6 +30,7 @@ export async function render({ ask, go, here }) {
         ...speeds(now.last_step)),
       now.state === "live" && here.at === null ? asOf(now) : null,
       loop(now.controller)),
+    now.held ? inHand(now.held, go) : null,
     ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },
@@ -44,7 +46,7 @@ export async function render({ ask, go, here }) {
       one.name, one.role, one.policy_version < 0 ? "" : `v${one.policy_version}`, one.running, one.resident_tokens,
       one.resident_mb ? megabytes(one.resident_mb) : "", device(one), silent(one.silent_s), one.working_on,
       one.due_s === null ? "" : `in ${duration(one.due_s)} ${one.then}`]))),
-  ];
+  ].filter((one) => one !== null);
 }
 
 /** How late the controller comes to what is due, and the room on its disk; nothing of a run that does not go on. */
@@ -67,6 +69,17 @@ function timeLeft(now, left) {
   const { left_s, left_least_s, left_most_s } = now.pace;
   if (left_s !== null) return figure(`~ ${duration(left_s)}`, `left (${duration(left_least_s)} to ${duration(left_most_s)} at the last steps' pace)`);
   return now.mean_step_s === null ? null : figure(`~ ${duration(now.mean_step_s * left)}`, "left at that pace");
+}
+
+/** What the worker whose lane was clicked has in hand, with a way to each group. */
+function inHand({ name, role, groups, more }, go) {
+  const close = make("button", { onclick: () => go({ who: null }), "aria-label": `leave ${name}` }, "×");
+  const words = role === "" ? "is not there at this moment." : groups.length ? "" : "has nothing in hand at this moment.";
+  return card(`In hand of ${name}`, make("p", { class: "row" }, close, words ? `${name} ${words}` : null),
+    groups.length ? table(["group", "state", role === "agent" ? "episodes" : "responses"], groups.map((one) => [
+      make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "group", group: one.group }); } }, `group ${one.group}`), one.state,
+      one.members.length ? one.members.map(({ member, tokens }) => `.${member} (${short(tokens)} tokens)`).join(", ") : "all"])) : null,
+    more ? make("p", { class: "dim" }, `and ${short(more)} more groups`) : null);
 }
 
 /** Of more workers than a table may have: sums by role, and a search. */

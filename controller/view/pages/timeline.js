@@ -1,4 +1,4 @@
-// Timeline: what each worker did, and when. One canvas; drag to move, wheel or + and - to zoom, click to go there.
+// Timeline: what each worker did, and when. One canvas; drag to move, wheel or + and - to zoom, click a lane to go there and see what that worker has in hand.
 import { make, card, table, short, duration } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
@@ -6,6 +6,7 @@ const LEFT = 118, ROW = 17, TOP = 22, GAP = 6, BAND = 56;
 const COLOURS = { generating: "--accent", pulling: "--ink", training: "--good", scoring: "--v4", encoding: "--v4", episodes: "--v4",
   starting: "--v1", gone: "--bad", paused: "--dim", "idle: bound": "--bad", "idle: cap": "--warn", "idle: data": "--v4", "idle: weights": "--v3", "idle: routing": "--v5", "idle: nothing to do": "--dim",
   "waits: rollout": "--accent", "waits: scoring": "--v5", "waits: weights": "--v3", "waits: data": "--v4", "waits: environments": "--v1", "waits: start-up": "--dim" };
+const BESIDE = { prefill: ["--warn", "prefill: no token yet since it got work or weights"], publishing: ["--v3", "publishing"], saving: ["--v5", "saving a checkpoint"], ahead: ["--accent", "training ahead of the batch"] };
 const FILTERS = "A name or a part of it (rollout-1, reward*), a share of what is shown (idle>20%, idle:bound>5%, pulling<1%), slowest 10, every 16";
 const shareOf = (seconds, all) => `${((100 * seconds) / Math.max(all, 1e-9)).toFixed(1)} %`;
 
@@ -21,7 +22,7 @@ export async function render({ ask, go, here }) {
   const zoom = (factor, at = (found.begin_s + found.end_s) / 2) => move(at - (at - found.begin_s) * factor, at + (found.end_s - at) * factor);
   const shift = (share) => { const width = found.end_s - found.begin_s; move(Math.max(0, found.begin_s + share * width), Math.max(0, found.begin_s + share * width) + width); };
   const readout = make("output", { class: "dim" }, "Point at a span.");
-  const place = canvas(found, { move, zoom, readout, open: (second) => openMoment(ask, go, second) });
+  const place = canvas(found, { move, zoom, readout, open: (second, who) => openMoment(ask, go, second, who) });
   return [
     card(null, make("div", { class: "row" }, ...(window.inFile ? [] : [find,
       make("button", { onclick: () => zoom(0.5), "aria-label": "zoom in" }, "+"), make("button", { onclick: () => zoom(2), "aria-label": "zoom out" }, "−"),
@@ -43,9 +44,10 @@ function progress(found) {
   return found.passed < found.of ? make("span", { class: "warn", role: "status" }, `reading the history: ${short(found.passed)} of ${short(found.of)} events, as far as ${duration(found.known_s)}`) : null;
 }
 
-async function openMoment(ask, go, second) {
+/** The run at that second, and what the worker whose lane was clicked had in hand. */
+async function openMoment(ask, go, second, who) {
   const moment = await ask("moment", { second }, { atMoment: false, isPatient: true }).catch(() => null);
-  if (moment !== null) go({ page: "now", at: moment.number });
+  if (moment !== null) go({ page: "now", at: moment.number, who });
 }
 
 const isIdle = (kind) => kind.startsWith("idle") || kind.startsWith("waits");
@@ -61,8 +63,11 @@ export function still(found) {
     left && !found.fleet ? make("p", { class: "dim" }, `and ${short(left)} more workers`) : null);
 }
 
+const doneBeside = (found) => besideOf(found, found.lanes.flatMap((lane) => lane.beside ?? []).reduce((all, bits) => all | bits, 0));
+
 /** Which colour is what, of states that any of these has. */
 export const legendOf = (all) => make("div", { class: "legend" }, [...new Set(all.flatMap(used))].map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.55 : 1 } }), kind)),
+  [...new Set(all.flatMap(doneBeside))].map((what) => make("span", {}, make("i", { style: { background: `var(${BESIDE[what][0]})`, height: "3px" } }), BESIDE[what][1])),
   make("span", {}, "generating is coloured by policy version, and as dark as its places are taken"));
 
 /** A canvas, and `show(begin, end)`: what is known is drawn there at once, until the answer for those seconds comes. */
@@ -122,9 +127,19 @@ function draw(pen, width, found, colours, begin, end) {
   for (const lane of found.lanes) {
     if (lane.bins) bins(pen, lane, y, edges(lane.bins.length), found, colours);
     else lane.spans.forEach(([from, to, kind, detail], place) => { if (to > begin && from < end) bar(pen, x(from), Math.max(0.7, x(to) - x(from)), y, found.kinds[kind], detail, shade(lane.loads[place]), colours); });
+    if (lane.spans) lane.spans.forEach(([from, to], place) => { if (lane.beside[place] && to > begin && from < end) stripes(pen, x(from), Math.max(0.7, x(to) - x(from)), y, besideOf(found, lane.beside[place]), colours); });
     y += ROW;
   }
   pen.restore();
+}
+
+/** What is done beside a state, out of its bits. */
+const besideOf = (found, bits) => found.beside.filter((_, bit) => bits & (1 << bit));
+
+/** A thin line for each, at the lower edge of the bar. */
+function stripes(pen, left, wide, y, doing, colours) {
+  pen.globalAlpha = 1;
+  doing.forEach((what, place) => { pen.fillStyle = colours[BESIDE[what][0]]; pen.fillRect(left, y + ROW - 4 - 3 * place, wide, 2); });
 }
 
 /** Generating is as dark as its places are taken. */
@@ -196,13 +211,14 @@ function niceStep(least) {
 function listen(view, found, { move, zoom, readout, open, show }, bands) {
   const span = found.end_s - found.begin_s;
   const second = (event) => { const box = view.getBoundingClientRect(); return found.begin_s + (Math.max(0, event.clientX - box.left - LEFT) / (box.width - LEFT - 4)) * span; };
+  const laneAt = (event) => { const y = event.clientY - view.getBoundingClientRect().top - TOP - bands.length * (BAND + GAP); return y < 0 ? undefined : found.lanes[Math.floor(y / ROW)]; };
   let pressed = null;
   view.addEventListener("wheel", (event) => { if (!event.ctrlKey && !event.shiftKey) return; event.preventDefault(); zoom(event.deltaY > 0 ? 1.5 : 1 / 1.5, second(event)); }, { passive: false });
   view.addEventListener("pointerdown", (event) => { pressed = { x: event.clientX, at: second(event) }; view.setPointerCapture(event.pointerId); });
   view.addEventListener("pointerup", (event) => {
     if (pressed === null) return;
     const gone = second(event) - pressed.at, isClick = Math.abs(event.clientX - pressed.x) < 4;
-    if (isClick) open(pressed.at); else { const begin = Math.max(0, found.begin_s - gone); move(begin, begin + span); }
+    if (isClick) open(pressed.at, laneAt(event)?.name); else { const begin = Math.max(0, found.begin_s - gone); move(begin, begin + span); }
     pressed = null;
   });
   view.addEventListener("pointermove", (event) => {
@@ -225,5 +241,5 @@ function at(found, second, y) {
   if (lane.bins) return `${when}: ${lane.name} mostly ${found.kinds[lane.bins[Math.min(lane.bins.length - 1, Math.floor(((second - found.begin_s) / (found.end_s - found.begin_s)) * lane.bins.length))]] ?? "not there"} (zoom in for more)${speed}`;
   const hit = lane.spans.find(([begin, end]) => begin <= second && second < end);
   const load = hit === undefined ? null : lane.loads[lane.spans.indexOf(hit)];
-  return hit === undefined ? `${when}: ${lane.name} is not there` : `${when}: ${lane.name}, ${found.kinds[hit[2]]}${hit[3] >= 0 ? ` (v${hit[3]})` : ""}, ${(hit[1] - hit[0]).toFixed(3)} s from ${hit[0].toFixed(3)} s${load === null ? "" : `, ${(100 * load).toFixed(0)} % of its places taken`}${speed}`;
+  return hit === undefined ? `${when}: ${lane.name} is not there` : `${when}: ${lane.name}, ${found.kinds[hit[2]]}${hit[3] >= 0 ? ` (v${hit[3]})` : ""}, ${(hit[1] - hit[0]).toFixed(3)} s from ${hit[0].toFixed(3)} s${load === null ? "" : `, ${(100 * load).toFixed(0)} % of its places taken`}${besideOf(found, lane.beside[lane.spans.indexOf(hit)]).map((what) => `, ${BESIDE[what][1]}`).join("")}${speed}`;
 }

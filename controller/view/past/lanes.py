@@ -18,6 +18,9 @@ KINDS = (
     "waits: environments", "waits: start-up", "paused",
 )  # fmt: skip
 NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+BESIDE = ("prefill", "publishing", "saving", "ahead")
+"""What a worker may do beside its state: bits of a detail, the first of them lowest."""
+VERSION_BITS = 24  # of a detail, below those
 COLUMNS = ("begins", "kinds", "details", "tokens", "loads")  # of a lane
 SUMS = ("generated", "loaded", "load", "since_s")
 
@@ -30,13 +33,18 @@ class Lane:
     role: str
     begins: "array[float]" = field(default_factory=lambda: array("d"))
     kinds: "array[int]" = field(default_factory=lambda: array("B"))
-    details: "array[int]" = field(default_factory=lambda: array("i"))  # the policy version, or -1
+    details: "array[int]" = field(default_factory=lambda: array("i"))  # `with_beside`, or -1
     tokens: "array[int]" = field(default_factory=lambda: array("q"))  # generated before the state began
     loads: "array[float]" = field(default_factory=lambda: array("d"))  # `loaded` before the state began
     generated: int = 0
     loaded: float = 0.0  # seconds, each by the share of its places that were taken
     load: float = 0.0  # that share now
     since_s: float = 0.0
+
+    @property
+    def state(self) -> str:
+        """The one that it is in; "" before any."""
+        return KINDS[self.kinds[-1]] if self.kinds else ""
 
     def carry(self, now: float, load: float) -> None:
         """From now on such a share of its places is taken. To be said before a state is entered."""
@@ -76,6 +84,18 @@ class Lane:
         before, after = self.tokens[place], self.generated if is_last else self.tokens[place + 1]
         share = (second - self.begins[place]) / max(end_s - self.begins[place], 1e-9)
         return before + (after - before) * min(1.0, share)
+
+
+def with_beside(version: int, *beside: str) -> int:
+    """A detail: a policy version, and what the worker does beside its state."""
+    return version | sum(1 << BESIDE.index(what) for what in beside) << VERSION_BITS
+
+
+def apart(detail: int) -> tuple[int, int]:
+    """The policy version of a detail, or -1, and the bits of what is done beside."""
+    if detail < 0:
+        return -1, 0
+    return detail & ((1 << VERSION_BITS) - 1), detail >> VERSION_BITS
 
 
 def shares(lanes: Iterable[Lane], begin_s: float, end_s: float) -> dict[str, dict[str, float]]:

@@ -6,15 +6,19 @@ Invariant: all of it is re-derived from the journal, as the story is, and at the
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgpack
+
 from controller.core.commands import Send
+from controller.core.core import Core
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import Replayed
-from controller.history.story import Beginning, story
+from controller.history.story import Beginning, beginning, story
 from protocol import messages
 from protocol.ids import PeerId
 
 MOST_LINES = 2_000  # of a story
+FIELDS = b"\x94"  # how MessagePack begins the fields of a TrainStepFinished
 
 
 @dataclass(slots=True)
@@ -37,32 +41,55 @@ class Life:
     bars: list[Bar] = field(default_factory=list)
     marks: list[tuple[float, str]] = field(default_factory=list)  # (second, what happened to the group)
     lines: list[str] = field(default_factory=list)  # its story
+    due: int | None = None  # the batch of this version is the last that may take it; None if it never started
+    due_s: float | None = None  # when that batch was trained on; None if it has not been
 
 
 def life_of(recording: Recording, group: int, begin: Beginning | None = None) -> Life:
     """From the row that was read to the last word about it. Raises: RunError if nothing names the group."""
-    watcher = _Watcher(group, begin.names if begin else {})
+    begin = begin or beginning(recording, group)
+    watcher = _Watcher(group, begin.names, begin.core)
     for line in story(recording, group, on_turn=watcher.turn, begin=begin):
         if len(watcher.life.lines) < MOST_LINES:
             watcher.life.lines.append(line)
-    return watcher.life
+    life = watcher.life
+    if life.due is not None:
+        life.due_s = _made_s(recording, life.due + 1, begin.number)
+    return life
+
+
+def _made_s(recording: Recording, version: int, after: int) -> float | None:
+    """The second at which a train step made this version, behind an event; None if none has."""
+    mark = bytes((messages.TrainStepFinished.tag,)) + FIELDS + msgpack.packb(version)
+    for _, now_s, event, *_ in recording.events_with(mark, after=after):
+        match event:
+            case Received(message=messages.TrainStepFinished(policy_version=made)) if made == version:
+                return now_s
+            case _:  # the same bytes by chance
+                pass
+    return None
 
 
 def as_json(life: Life) -> dict[str, Any]:
     """For the page."""
     bars = [{name: getattr(bar, name) for name in Bar.__slots__} for bar in life.bars]
-    return {"bars": bars, "marks": life.marks, "lines": life.lines}
+    rest = {"marks": life.marks, "lines": life.lines, "due": life.due, "due_s": life.due_s}
+    return {"bars": bars, **rest}
 
 
 class _Watcher:
-    def __init__(self, group: int, names: dict[PeerId, str]) -> None:
+    def __init__(self, group: int, names: dict[PeerId, str], core: Core) -> None:
+        """`core`: the one that the story steps."""
         self.life = Life()
+        self._core = core
         self._group = group
         self._names = dict(names)
         self._open: dict[tuple[int, int], Bar] = {}
 
     def turn(self, turn: Replayed) -> None:
         now, event = turn.recorded.now, turn.recorded.event
+        if self._group in (ledger := self._core.state.ledger):
+            self.life.due = ledger.deadline(self._group)
         if isinstance(event, Received):
             if isinstance(event.message, messages.Attach):
                 self._names[event.peer] = event.message.name

@@ -7,16 +7,18 @@ instance idles for one reason at a time.
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any
 
 from controller.core.commands import Forget, Send
 from controller.core.core import Core
 from controller.core.events import PeerFaulted, PromptsRead, Received, Restarted
-from controller.core.state.registry import AgentWorker, Instance, TextWorker
+from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
+from controller.core.state.told import ToldTrainer
 from controller.core.waiting_for import awaited
 from controller.durability.replay import Replayed
 from controller.history.story import named_groups
-from controller.view.past.lanes import COLUMNS, SUMS, Lane
+from controller.view.past.lanes import COLUMNS, SUMS, Lane, with_beside
 from controller.view.past.predictions import Predictions
 from controller.view.past.starts import Starts
 from controller.view.past.trained_ages import TrainedAges
@@ -44,6 +46,7 @@ class Timeline:
         self._lanes: dict[tuple[str, str], Lane] = {}  # by role and name
         self._of_peer: dict[str, Lane] = {}
         self._idle: set[str] = set()  # peers of instances that wait for work
+        self._prefilling: set[str] = set()  # of those without a token since they got work or weights
         self._reason = ""
         self.starts, self.ages, self.predictions = Starts(core), TrainedAges(), Predictions(core)
         for peer in core.state.registry.workers:
@@ -71,7 +74,8 @@ class Timeline:
         if trainer is not None:
             cause = awaited(core)
             kind = cause if cause in ("training", "paused") else f"waits: {cause}"
-            self._lane(trainer.peer, trainer.name, "trainer").enter(now, kind, core.state.steps)
+            detail = with_beside(core.state.steps, *_beside(trainer))
+            self._lane(trainer.peer, trainer.name, "trainer").enter(now, kind, detail)
         if self._idle:
             self._tell_idle(core)
         self.starts.take(core)
@@ -97,6 +101,7 @@ class Timeline:
             "lanes": lanes,
             "places": {peer: (lane.role, lane.name) for peer, lane in self._of_peer.items()},
             "idle": sorted(self._idle),
+            "prefilling": sorted(self._prefilling),
             "words": self._last_words.tobytes(),
             "steps": self._steps.tobytes(),
             "starts": self.starts.as_plain(),
@@ -114,7 +119,7 @@ class Timeline:
             for column, data in zip(COLUMNS, columns, strict=True):
                 getattr(lane, column).frombytes(data)
         made._of_peer = {peer: made._lanes[role, name] for peer, (role, name) in plain["places"].items()}
-        made._idle = set(plain["idle"])
+        made._idle, made._prefilling = set(plain["idle"]), set(plain["prefilling"])
         for name in PLAIN:
             setattr(made, name, plain[name])
         made.versions = [(now, version) for now, version in made.versions]
@@ -142,7 +147,10 @@ class Timeline:
 
     def _count(self, peer: str, message: Generated) -> None:
         if (lane := self._of_peer.get(peer)) is not None:
-            lane.generated += sum(message.counts)
+            tokens = sum(message.counts)
+            lane.generated += tokens
+            if tokens:
+                self._prefilling.discard(peer)
 
     def _note(self, group: int, number: int) -> None:
         if group < self.read_until:  # else it is held out, and its story has no end, or somebody's invention
@@ -161,6 +169,7 @@ class Timeline:
         now, worker = core.state.now, core.state.registry.workers.get(peer)
         self._idle.discard(peer)
         if worker is None:
+            self._prefilling.discard(peer)
             if (lane := self._of_peer.pop(peer, None)) is not None:
                 lane.carry(now, 0.0)
                 lane.enter(now, "gone")
@@ -182,7 +191,10 @@ class Timeline:
         if instance.pulling is not None:
             lane.enter(core.state.now, "pulling", instance.pulling)
         elif instance.running:
-            lane.enter(core.state.now, "generating", instance.policy_version)
+            if lane.state != "generating":
+                self._prefilling.add(instance.peer)
+            beside = ("prefill",) if instance.peer in self._prefilling else ()
+            lane.enter(core.state.now, "generating", with_beside(max(0, instance.policy_version), *beside))
         else:
             self._idle.add(instance.peer)
             lane.enter(core.state.now, idle_reason(core))  # the others hear of it in `_tell_idle`
@@ -200,6 +212,18 @@ class Timeline:
         if lane is None:
             lane = self._of_peer[peer] = self._lanes.setdefault((role, name), Lane(name, role))
         return lane
+
+
+def _beside(trainer: Worker) -> Iterator[str]:
+    """What the trainer does beside a train step, or while the next one waits."""
+    told = trainer.told
+    if isinstance(told, ToldTrainer):
+        if any(told.owes(version) for version in told.may_publish):
+            yield "publishing"
+        if told.saving:
+            yield "saving"
+        if told.ahead:
+            yield "ahead"
 
 
 IDLE = "idle: nothing to do"

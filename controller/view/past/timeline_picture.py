@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from controller.view.past.lane_filter import LaneFacts, LaneFilter, filter_of, speed_of
-from controller.view.past.lanes import KINDS, NUMBERS, Lane, by_role, seconds_by_lane, seconds_of, shares
+from controller.view.past.lanes import (
+    BESIDE,
+    KINDS,
+    NUMBERS,
+    Lane,
+    apart,
+    by_role,
+    seconds_by_lane,
+    seconds_of,
+    shares,
+)
 from controller.view.past.timeline import Timeline
 from protocol.errors import RunError
 
@@ -38,6 +48,7 @@ def picture(timeline: Timeline, begin_s: float, end_s: float, *, wanted: str = "
     every = -(-len(versions) // MOST_VERSIONS)
     return {
         "kinds": KINDS,
+        "beside": BESIDE,
         "begin_s": begin_s,
         "end_s": end_s,
         "known_s": until_s,
@@ -80,12 +91,14 @@ def _told(lane: Lane, begin_s: float, end_s: float, until_s: float) -> Json:
             round(max(begin_s, begins[place]), 6),
             round(begins[place + 1], 6),
             lane.kinds[first + place],
-            lane.details[first + place],
+            apart(lane.details[first + place])[0],
         )
         for place in range(last - first)
     ]
-    loads = [_load(lane, first + place, until_s) for place, span in enumerate(spans) if span[1] > span[0]]
-    return found | {"spans": [span for span in spans if span[1] > span[0]], "loads": loads}
+    kept = [place for place, span in enumerate(spans) if span[1] > span[0]]
+    loads = [_load(lane, first + place, until_s) for place in kept]
+    beside = [apart(lane.details[first + place])[1] for place in kept]
+    return found | {"spans": [spans[place] for place in kept], "loads": loads, "beside": beside}
 
 
 def _load(lane: Lane, place: int, until_s: float) -> float | None:

@@ -8,7 +8,7 @@ from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.history.story import Beginning, about, story
-from controller.view.past.lanes import KINDS, NUMBERS, Lane, shares
+from controller.view.past.lanes import BESIDE, KINDS, NUMBERS, Lane, apart, shares, with_beside
 from controller.view.past.timeline import Timeline
 from controller.view.past.timeline_picture import BINS, MOST_LANES, picture
 from protocol import messages
@@ -60,6 +60,94 @@ def test_instances_pull_exactly_while_the_core_waits_for_their_pulls(told, recor
     found = shares(timeline.lanes(), 0.0, timeline.until_s)["rollout"]
     assert expected > 0
     assert found["pulling"] == pytest.approx(expected, abs=1e-6)
+
+
+def seconds_beside(lane, what, until_s):
+    """In which the lane says that this is done beside its state."""
+    ends = [*lane.begins[1:], until_s]
+    bit = 1 << BESIDE.index(what)
+    spans = zip(lane.begins, ends, lane.details, strict=True)
+    return sum(end - begin for begin, end, detail in spans if apart(detail)[1] & bit)
+
+
+def between(recording, begins, ends):
+    """Seconds from each message or command of one kind to the next of another."""
+    core, since, found = recording.make_core(), None, 0.0
+    for turn in turns(recording, core):
+        told = [getattr(command, "message", None) for command in turn.commands]
+        heard = getattr(turn.recorded.event, "message", None)
+        if since is not None and isinstance(heard, ends):
+            found, since = found + turn.recorded.now - since, None
+        if since is None and any(isinstance(one, begins) for one in [heard, *told]):
+            since = turn.recorded.now
+    return found if since is None else found + recording.until_s - since
+
+
+@pytest.mark.parametrize(
+    ("what", "begins", "ends"),
+    [
+        ("publishing", messages.TrainStepFinished, messages.PolicyPublished),
+        ("saving", messages.SaveCheckpoint, messages.CheckpointSaved),
+    ],
+)
+def test_what_the_trainer_does_beside_lasts_from_its_beginning_to_its_end(tmp_path, what, begins, ends):
+    simulation = CONFIG.simulation.model_copy(update={"publish_s": 0.25})
+    record(tmp_path / "run", CONFIG.model_copy(update={"simulation": simulation}))
+    recording = Recording(tmp_path / "run")
+    core = recording.make_core()
+    timeline, ready_s = Timeline(core), None
+    for turn in turns(recording, core):
+        timeline.take(turn, core)
+        trainer = core.state.registry.trainer()
+        if ready_s is None and trainer is not None and trainer.ready:
+            ready_s = turn.recorded.now
+    expected = between(recording, begins, ends)
+    if what == "publishing":  # the first version is, too
+        expected += timeline.versions[0][0] - ready_s
+        assert expected > 0.9 * 0.25 * CONFIG.run.steps
+    (lane,) = [lane for lane in timeline.lanes() if lane.role == "trainer"]
+    assert expected > 0
+    assert seconds_beside(lane, what, timeline.until_s) == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_instance_prefills_from_its_first_work_to_its_first_token(told, recording):
+    timeline, _ = told
+    for lane in timeline.lanes():
+        if lane.role != "rollout":
+            continue
+        tokens = [
+            recorded.now
+            for recorded in recording.events()
+            if isinstance(recorded.event, Received)
+            and isinstance(recorded.event.message, messages.Generated)
+            and timeline.names[recorded.event.peer] == lane.name
+            and sum(recorded.event.message.counts)
+        ]
+        is_busy = [KINDS[kind] == "generating" for kind in lane.kinds]
+        starts = [
+            second for second, now, before in zip(lane.begins, is_busy, [False, *is_busy], strict=False)
+            if now and not before
+        ]  # fmt: skip
+        stops = [*lane.begins, timeline.until_s]
+        expected = 0.0
+        for start in starts:
+            stop = next(stops[place + 1] for place, second in enumerate(lane.begins) if second >= start
+                        and not all(is_busy[place : place + 2]))  # fmt: skip
+            expected += min([stop, *(now for now in tokens if now >= start)]) - start
+        assert expected > 0
+        assert seconds_beside(lane, "prefill", timeline.until_s) == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_is_done_beside_is_told_with_the_spans_and_leaves_the_version_as_it_is(told):
+    timeline, _ = told
+    found = picture(timeline, 0.0, timeline.until_s)
+    assert found["beside"] == BESIDE
+    for lane in found["lanes"]:
+        assert len(lane["beside"]) == len(lane["spans"])
+        assert all(-1 <= version <= 4 for _, _, _, version in lane["spans"])
+    assert any(any(lane["beside"]) for lane in found["lanes"])
+    assert apart(with_beside(7, "publishing", "ahead")) == (7, 0b1010)
+    assert apart(-1) == (-1, 0)
 
 
 def test_every_lane_is_whole_and_in_order(told):

@@ -1,0 +1,53 @@
+"""The deadline in a group's life is the one that the ledger gave it, and the moment at which it passed."""
+
+import pytest
+
+from controller.core.events import Received
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from controller.view.past.life import as_json, life_of
+from protocol.messages import TrainStepFinished
+from tests.support.shown_run import CONFIG, recorded
+
+GROUPS = (0, 3, 9, 14)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("life") / "run")
+
+
+def test_the_last_batch_that_may_take_a_group_is_the_ledgers_and_is_made_when_the_trainer_says_so(path):
+    recording = Recording(path)
+    core, due, made = recording.make_core(), {}, {}
+    for turn in turns(recording, core):
+        due |= {group: core.state.ledger.deadline(group) for group in GROUPS if group in core.state.ledger}
+        event = turn.recorded.event
+        if isinstance(event, Received) and isinstance(event.message, TrainStepFinished):
+            made[event.message.policy_version] = turn.recorded.now
+    for group in GROUPS:
+        life = life_of(recording, group)
+        assert life.due == due[group]
+        assert life.due_s == made[life.due + 1]
+        assert as_json(life)["due"] == due[group]
+
+
+def test_a_deadline_that_has_not_passed_has_no_second_and_a_group_that_never_started_has_none(path):
+    recording = Recording(path)
+    last = recording.last
+    number = next(
+        recorded.number
+        for recorded in recording.events()
+        if isinstance(recorded.event, Received) and isinstance(recorded.event.message, TrainStepFinished)
+    )
+    recording.last = number  # as it was then, after the first step
+    life = life_of(recording, 0)
+    assert life.due is not None
+    assert life.due_s is None
+    recording.last = last
+    core = recording.make_core()
+    for _ in turns(recording, core):
+        pass
+    waiting = [group.id for group in core.state.groups.values() if group.state == "waiting"]
+    assert waiting, CONFIG
+    assert life_of(recording, waiting[-1]).due is None
