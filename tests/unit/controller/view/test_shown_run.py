@@ -3,11 +3,8 @@
 import json
 import os
 
-<<<<<<< HEAD
-from controller.core.state.recent_failures import Failure
-=======
+from controller.core.state.snapshot import Alarm
 from controller.view import shown_run
->>>>>>> 612fb54 (Read a journal on between a page's looks, and take a large core up beside who waits)
 from controller.view.shown_run import ShownRun
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
@@ -129,17 +126,18 @@ def test_what_a_controller_says_of_itself_is_shown_while_it_lives_and_of_no_mome
     assert ShownRun(tmp_path / "run").now({})["alarms"] == [], "it is over"
 
 
-def test_workers_that_kept_failing_are_named_at_any_moment_at_which_they_did(tmp_path):
+def test_workers_that_kept_failing_are_named_at_any_moment_at_which_they_did(tmp_path, monkeypatch):
     run = begun(tmp_path / "run")
     run.run(until=lambda: run.core.state.steps >= 2)
-    reason = "no route to host"
-    failed = Failure(run.core.state.awake_s, "r0", reason)
+    alarm = Alarm(**STORM)
+    monkeypatch.setattr(shown_run, "alarms_of", lambda core: [alarm] if core.state.steps >= 2 else [])
     shown = ShownRun(tmp_path / "run")
-    assert shown.now({})["alarms"] == []
-    shown._newest.here.core.state.failures.pulls._seen.extend([failed] * 3)
-    shown._newest.here.core.state.failures.pulls._is_raised = True
-    assert [one["name"] for one in shown.now({})["alarms"]] == ["failing pulls"]
+    assert shown.now({})["alarms"] == [STORM]
+    assert shown.now({"step": "1"})["alarms"] == []
+    assert shown.now({"step": "2"})["alarms"] == [STORM]
     run.close()
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    assert ShownRun(tmp_path / "run").now({})["alarms"] == [STORM], "it is over, and stood so"
 
 
 def test_a_run_whose_controller_is_gone_is_shown_as_it_stood(tmp_path):
