@@ -149,7 +149,13 @@ def test_a_click_on_a_lane_leads_to_what_that_worker_had_in_hand_and_to_its_grou
 def test_the_deadline_of_a_group_is_a_line_in_its_life_or_told_where_it_has_not_passed(page):
     page.evaluate("location.hash = '#group?run=0&group=3'")
     page.wait_for_selector("svg line.deadline", state="attached")  # a line has no size
-    assert "was the last that could take it" in page.locator("svg[role=img]").text_content()
+    texts = page.locator("svg[role=img] text")
+    assert "was the last that could take it" in texts.last.text_content()
+    boxes = [texts.nth(place).bounding_box() for place in range(texts.count())]
+    for place, one in enumerate(boxes):
+        for other in boxes[:place]:  # no label hides another
+            is_beside = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
+            assert is_beside or abs(one["y"] - other["y"]) >= 10
 
     def to_come(route):
         found = route.fetch().json()

@@ -5,7 +5,7 @@ import { shown } from "./samples.js";
 export const isMoving = false, isOfMoment = true;
 // How a response that did not end by itself left its instance.
 const EDGES = { interrupt: ["--warn", "interrupted, and goes on"], length: ["--v5", "cut off"], aborted: ["--bad", "taken away"], failed: ["--bad", "failed"] };
-const LEFT = 74, ROW = 15, WIDTH = 1100;
+const LEFT = 74, ROW = 15, WIDTH = 1100, LINE = 14, LETTER = 6.2; // of the text below, its height and how wide a letter is
 
 export async function render({ ask, go, here }) {
   const search = make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); go({ page: "group", group: new FormData(event.target).get("group") }); } },
@@ -47,12 +47,28 @@ function legend(life) {
 const deadline = (life) => (life.due === null || life.due_s !== null ? null
   : make("p", { class: "dim" }, `Deadline: step ${life.due + 1}, the batch of v${life.due}, is the last that may take it, and has not been made.`));
 
+/** What happened to the group and its deadline, each in the first row where it hides no other. */
+function labels(life, x) {
+  const late = life.due_s === null ? [] : [[life.due_s, `deadline ${life.due_s.toFixed(1)} s: step ${life.due + 1}, the batch of v${life.due}, was the last that could take it`]];
+  const taken = []; // of each row, from where to where
+  return [...life.marks.map(([second, what]) => [second, `${what} ${second.toFixed(1)} s`]), ...late].map(([second, text], place) => {
+    const end = x(second) > WIDTH * 0.7, wide = text.length * LETTER + 12;
+    const [from, until] = end ? [x(second) - wide, x(second)] : [x(second), x(second) + wide];
+    const isFree = (row) => (taken[row] ?? []).every(([left, right]) => until < left || from > right);
+    let row = 0;
+    while (!isFree(row)) row += 1;
+    (taken[row] ??= []).push([from, until]);
+    return { second, text, row, end, isDeadline: place === life.marks.length };
+  });
+}
+
 function swimlane(life) {
   const times = [...life.bars.flatMap((bar) => [bar.begin_s, bar.end_s ?? bar.begin_s, ...bar.pieces.map(([second]) => second)]), ...life.marks.map(([second]) => second), ...(life.due_s === null ? [] : [life.due_s])];
   const from = Math.min(...times), until = Math.max(...times, from + 0.001);
   const x = (second) => LEFT + ((second - from) / (until - from)) * (WIDTH - LEFT - 20);
   const members = [...new Set(life.bars.map((bar) => bar.member))].sort((a, b) => a - b);
-  const height = members.length * ROW + 53;
+  const bars = members.length * ROW, told = labels(life, x);
+  const height = bars + LINE * (1 + Math.max(-1, ...told.map(({ row }) => row))) + 8;
   const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "Responses over time" });
   members.forEach((member, row) => svg.append(draw("text", { x: 4, y: row * ROW + 12 }, `.${member}`)));
   for (const bar of life.bars) {
@@ -67,14 +83,10 @@ function swimlane(life) {
     }
     if (bar.ending in EDGES) svg.append(draw("rect", { x: x(end) - 1.5, y: y - 2, width: 3, height: ROW - 1, fill: `var(${EDGES[bar.ending][0]})`, "pointer-events": "none" }));
   }
-  life.marks.forEach(([second, what], place) => {
-    svg.append(draw("line", { x1: x(second), x2: x(second), y1: 0, y2: height - 43, stroke: "var(--dim)", "stroke-dasharray": "3 3" }));
-    const isLate = x(second) > WIDTH * 0.7;
-    svg.append(draw("text", { x: x(second), y: height - 31 + (place % 2) * 13, "text-anchor": isLate ? "end" : "start" }, `${what} ${second.toFixed(1)} s`));
-  });
-  if (life.due_s !== null) {
-    svg.append(draw("line", { class: "deadline", x1: x(life.due_s), x2: x(life.due_s), y1: 0, y2: height - 17, stroke: "var(--bad)", "stroke-width": 2 }));
-    svg.append(draw("text", { x: x(life.due_s), y: height - 5, "text-anchor": "end", fill: "var(--bad)" }, `deadline ${life.due_s.toFixed(1)} s: step ${life.due + 1}, the batch of v${life.due}, was the last that could take it`));
+  for (const { second, text, row, end, isDeadline } of told) {
+    const colour = isDeadline ? "var(--bad)" : "var(--dim)";
+    svg.append(draw("line", { class: isDeadline ? "deadline" : null, x1: x(second), x2: x(second), y1: 0, y2: bars + row * LINE + 6, stroke: colour, ...(isDeadline ? { "stroke-width": 2 } : { "stroke-dasharray": "3 3" }) }));
+    svg.append(draw("text", { x: x(second) + (end ? -3 : 3), y: bars + row * LINE + 12, "text-anchor": end ? "end" : "start", ...(isDeadline ? { fill: colour } : {}) }, text));
   }
   return svg;
 }
