@@ -124,6 +124,7 @@ class Core:
             self._advance(now)
         state.now = now
         state.events += 1
+        self.training.go_on()
         self._absorb(event)
         self.is_undecided = not decides
         if not decides:

@@ -53,6 +53,7 @@ from controller.core.state import (
     dispatch_queue,
     evaluation_report,
     groups,
+    kept_samples,
     ledger,
     policy_versions,
     recent_failures,
@@ -62,7 +63,14 @@ from controller.core.state import (
     told,
 )
 from controller.core.state.agents import episode_figures, episodes, told_agents
-from controller.core.state.batches import contributions, counting_ledger, in_order_ledger, windows
+from controller.core.state.batches import (
+    contributions,
+    counting_ledger,
+    disposal,
+    figures,
+    in_order_ledger,
+    windows,
+)
 from controller.core.state.batches.contributions import Batch
 from controller.core.state.progress import columns, trajectory
 from controller.core.state.views import candidates, choices, instances
@@ -76,7 +84,7 @@ from strategies.kinds import Strategies
 
 MODULES = (
     accounts, agent_settings, asks, candidates, choices, columns, contributions, core, counting_ledger,
-    data_settings, dispatch, trajectory,
+    data_settings, dispatch, disposal, figures, kept_samples, trajectory,
     dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     futile_groups, groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift,
@@ -145,6 +153,8 @@ class Freezer:
 
     def _image(self, core: Core) -> bytes:
         self._seen, self._used = {id(core.state.strategies): 0}, {}
+        core.state.disposal.clear()  # when it is freed is of no account, nor when that is counted
+        core.training.figures.finish()
         for instance in core.state.registry.instances():
             if isinstance(instance.told, told.ToldInstance):  # who has looked at progress is of no account
                 instance.told.columns.settle()

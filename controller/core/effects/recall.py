@@ -35,7 +35,7 @@ def remove(state: RunState, group: Group, end: GroupEnd) -> None:
     for worker in state.registry.text_workers():
         worker.encoding.discard(group.id)
         worker.scoring.discard(group.id)
-    state.accounts.close(group, end)
+    state.accounts.close(group.response_tokens, end)
     state.windows.left(group)
     if group.members:
         state.accounts.counts[f"groups/{end}"] += 1
@@ -52,7 +52,7 @@ def withdraw(state: RunState, group: Group) -> None:
     state.ledger.abort(group.id)
     for member in group.members:
         state.queue.remove(member)
-    state.accounts.close(group, "aborted")
+    state.accounts.close(group.response_tokens, "aborted")
     for member in group.members:
         member.response_tokens = 0
         member.segments.clear()

@@ -6,19 +6,15 @@ oldest token, never an estimate.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from math import fsum, sqrt
+from collections.abc import Mapping
+from math import fsum
 from statistics import fmean
 from typing import NamedTuple
 
-from controller.core.state.agents.episode_figures import EpisodeCounts, episode_metrics
-from controller.core.state.batches.contributions import Contribution
+from controller.core.state.agents.episode_figures import EpisodeCounts
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better
-from controller.core.state.groups import Group
 from controller.core.state.snapshot import TokenLedger
-from strategies.outcomes import EPSILON
 
 ROLLOUT_ONLY = (
     "reward/", "groups/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
@@ -51,87 +47,6 @@ class Stopwatch:
         self.pause(now)
         total_s, self._total_s = self._total_s, 0.0
         return total_s
-
-
-def quantile(sorted_values: Sequence[int], q: float) -> int:
-    """The value at share q of a sorted list (nearest rank)."""
-    return sorted_values[min(len(sorted_values) - 1, int(q * len(sorted_values)))]
-
-
-def batch_metrics(
-    contributions: Sequence[Contribution], train_version: int, sources: Sequence[str] = ()
-) -> dict[str, object]:
-    """What can be said of a batch from ids, lengths, versions and rewards alone.
-
-    `sources`: names of the sources of prompts, where there are several. Variances of groups are merged as in
-    Chan, Golub, LeVeque 1979.
-    """
-    lengths = sorted(chain.from_iterable(c.lengths for c in contributions))
-    count = len(lengths)
-    mean = fsum(c.reward_sum for c in contributions) / count
-    squares = fsum(
-        c.reward_squares + len(c.lengths) * (c.reward_sum / len(c.lengths) - mean) ** 2 for c in contributions
-    )
-    ages: dict[int, int] = {}
-    for contribution in contributions:
-        for version, responses in contribution.first_versions.items():
-            ages[train_version - version] = ages.get(train_version - version, 0) + responses
-    return {
-        "reward/mean": mean,
-        "reward/std": sqrt(squares / count),
-        **_equal_groups(contributions),
-        **_reward_parts(contributions),
-        **_by_source(contributions, sources),
-        **episode_metrics(list(chain.from_iterable(c.episodes for c in contributions))),
-        "response_length/mean": sum(lengths) / count,
-        "response_length/p50": quantile(lengths, 0.5),
-        "response_length/p99": quantile(lengths, 0.99),
-        "response_length/max": lengths[-1],
-        "response_length/cut": sum(c.cut for c in contributions) / count,
-        "staleness/mean": sum(age * n for age, n in ages.items()) / sum(ages.values()) if ages else 0.0,
-        "staleness/max": max(ages, default=0),
-        "staleness/hist": {str(age): n for age, n in sorted(ages.items())},
-        "partial/share": sum(c.partial for c in contributions)
-        / max(1, sum(len(c.items) for c in contributions)),
-    }
-
-
-def _equal_groups(contributions: Sequence[Contribution]) -> dict[str, float]:
-    """The share of groups whose rewards are all equal, of those with several responses; empty without any."""
-    compared = [contribution for contribution in contributions if len(contribution.lengths) > 1]
-    if not compared:
-        return {}
-    equal = sum(one.reward_squares <= len(one.lengths) * EPSILON**2 for one in compared)
-    return {"groups/equal_rewards": equal / len(compared)}
-
-
-def _by_source(contributions: Sequence[Contribution], sources: Sequence[str]) -> dict[str, float]:
-    """How many responses of the batch are of each source, with their mean reward and length.
-
-    Of a source that has none in it, the count alone.
-    """
-    found: dict[str, float] = {}
-    for number, name in enumerate(sources):
-        own = [contribution for contribution in contributions if contribution.source == number]
-        count = sum(len(contribution.lengths) for contribution in own)
-        found[f"source/{name}/responses"] = count
-        if count:
-            found[f"source/{name}/reward"] = fsum(contribution.reward_sum for contribution in own) / count
-            tokens = sum(sum(contribution.lengths) for contribution in own)
-            found[f"source/{name}/response_length"] = tokens / count
-    return found
-
-
-def _reward_parts(contributions: Sequence[Contribution]) -> dict[str, float]:
-    """The mean of each named reward, over the responses that it scored."""
-    found: dict[str, list[tuple[float, int]]] = {}
-    for contribution in contributions:
-        for name, total in contribution.reward_parts.items():
-            found.setdefault(name, []).append((total, len(contribution.lengths)))
-    return {
-        f"reward/{name}": fsum(total for total, _ in sums) / sum(count for _, count in sums)
-        for name, sums in sorted(found.items())
-    }
 
 
 def _with_trainer(
@@ -225,9 +140,8 @@ class Accounts:
         else:
             self.lost += tokens
 
-    def close(self, group: Group, end: str) -> None:
-        """A group leaves the system: its tokens were "trained", "aborted", "filtered" or "evaluated"."""
-        tokens = group.response_tokens
+    def close(self, tokens: int, end: str) -> None:
+        """Groups leave the system: their tokens were "trained", "aborted", "filtered" or "evaluated"."""
         self.in_flight -= tokens
         setattr(self, end, getattr(self, end) + tokens)
 

@@ -5,12 +5,13 @@ of each four, two are those with the widest spread of rewards, one is drawn by a
 """
 
 import random
-from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from controller.core.state.groups import Group
 from protocol.messages import TrainItem
+
+if TYPE_CHECKING:
+    from controller.core.state.groups import Group
 
 MOST_TOKENS = 4 << 20  # of which a trainer reports: a frame of 16 MiB, a quarter of what one may have
 TURN = ("spread", "spread", "random", "oldest")
@@ -25,29 +26,29 @@ class KeptGroup(NamedTuple):
     parts: tuple[tuple[str, tuple[float, ...]], ...]  # of the rewards, by name, in the order of items
 
 
-def choose(groups: Sequence[Group], count: int, *, step: int, seed: int) -> list[tuple[Group, str]]:
+def choose(groups: Sequence["Group"], count: int, *, step: int, seed: int) -> list[tuple["Group", str]]:
     """At most `count` of these scored groups, each once, with what it was chosen for."""
     dice = random.Random(f"{seed}/samples/{step}")
     left = sorted(groups, key=lambda group: group.id)
-    spreads = {group.id: spread(group.rewards) for group in left}
+    brought = [group.contribute() for group in left]
     chosen: list[tuple[Group, str]] = []
     while left and len(chosen) < count:
-        why = TURN[len(chosen) % len(TURN)]
+        why, places = TURN[len(chosen) % len(TURN)], range(len(left))
         if why == "spread":
-            found = max(left, key=lambda group: spreads[group.id])
+            place = max(places, key=lambda place: brought[place].spread)
         elif why == "oldest":
-            found = min(left, key=lambda group: group.oldest_token_version())
+            place = min(places, key=lambda place: brought[place].oldest)
         else:
-            found = dice.choice(left)
-        left.remove(found)
-        chosen.append((found, why))
+            place = dice.choice(places)
+        chosen.append((left.pop(place), why))
+        del brought[place]
     return chosen
 
 
 def spread(rewards: Sequence[float]) -> float:
     """Their variance, exact but for one rounding at the end: every machine finds the same groups.
 
-    It is what `statistics.pvariance` gives, in a twentieth of its time: a batch may have thousands of groups.
+    It is what `statistics.pvariance` gives, in a twentieth of its time.
     """
     ratios = [reward.as_integer_ratio() for reward in rewards]
     unit = max([denominator for _, denominator in ratios])  # the others divide it: all are powers of two
@@ -56,40 +57,29 @@ def spread(rewards: Sequence[float]) -> float:
     return (count * sum([one * one for one in whole]) - total * total) / (count * unit) ** 2
 
 
-def asked_groups(
-    groups: Sequence[Group], items: Sequence[TrainItem], *, count: int, step: int, seed: int
-) -> tuple[int, ...]:
-    """Those that will be kept, as far as one report may say of their tokens what the trainer found."""
-    sizes = Counter[int]()
-    for item in items:
-        sizes[item.group] += item.sampled_tokens
+def asked_groups(kept: Sequence[KeptGroup]) -> tuple[int, ...]:
+    """Those of them of whose tokens the trainer is to say what it found, as far as one report may."""
     asked: list[int] = []
     left = MOST_TOKENS
-    for group, _ in choose(groups, count, step=step, seed=seed) if count else ():
-        if sizes[group.id] <= left:
-            asked.append(group.id)
-            left -= sizes[group.id]
+    for one in kept:
+        tokens = sum([item.sampled_tokens for item in one.items])
+        if tokens <= left:
+            asked.append(one.group)
+            left -= tokens
     return tuple(sorted(asked))
 
 
-def kept_groups(
-    groups: Sequence[Group], items: Sequence[TrainItem], *, count: int, step: int, seed: int
-) -> tuple[KeptGroup, ...]:
-    """What to keep of the batch that these groups and items are, for the step that it made."""
+def kept_groups(groups: Sequence["Group"], *, count: int, step: int, seed: int) -> tuple[KeptGroup, ...]:
+    """What to keep of the batch that these scored groups are, for the step that it makes."""
     chosen = choose(groups, count, step=step, seed=seed) if count else []
-    if not chosen:
-        return ()
-    by_group: dict[int, list[TrainItem]] = {group.id: [] for group, _ in chosen}
-    for item in items:
-        if item.group in by_group:
-            by_group[item.group].append(item)
-    return tuple(
-        KeptGroup(group.id, why, tuple(by_group[group.id]), _parts(group, by_group[group.id]))
-        for group, why in chosen
-    )
+    return tuple(_kept(group, why, group.contribute().items) for group, why in chosen)
 
 
-def _parts(group: Group, items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+def _kept(group: "Group", why: str, items: tuple[TrainItem, ...]) -> KeptGroup:
+    return KeptGroup(group.id, why, items, _parts(group, items))
+
+
+def _parts(group: "Group", items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[float, ...]], ...]:
     """Each trajectory of an episode has those of the episode."""
     if not group.episodes:
         return group.reward_parts

@@ -71,8 +71,9 @@ class LedgerBase:
         self._sources[group] = source
         self.by_source[source] = self.by_source.get(source, 0) + 1
 
-    def _leave(self, group: int) -> None:
-        self.by_source[self._sources.pop(group)] -= 1
+    def _leave(self, *groups: int) -> None:
+        for source, count in Counter(map(self._sources.pop, groups)).items():
+            self.by_source[source] -= count
 
 
 class Ledger(LedgerBase):
@@ -198,11 +199,10 @@ class Ledger(LedgerBase):
         assert len(groups) == self.batch_groups, (
             f"{len(groups)} groups are not a batch of {self.batch_groups}"
         )
-        for group in groups:
-            due = self._occupied.pop(group)
-            self._count(self._due, due, -1)
-            self._count(self._due_occupied, due, -1)
-            self._leave(group)
+        for due, count in Counter(map(self._occupied.pop, groups)).items():
+            self._count(self._due, due, -count)
+            self._count(self._due_occupied, due, -count)
+        self._leave(*groups)
         self.train_version += 1
         self._slacks = self._counted_slacks()
 
@@ -312,7 +312,8 @@ class Ledger(LedgerBase):
         )
 
     def _earliest(self) -> list[int]:
-        return sorted(self._occupied, key=lambda group: (self._occupied[group], group))[: self.batch_groups]
+        in_order = sorted(self._occupied)  # of equal deadlines
+        return sorted(in_order, key=self._occupied.__getitem__)[: self.batch_groups]
 
     def _window(self) -> range:
         return range(self.train_version, self.train_version + self.max_staleness + 1)

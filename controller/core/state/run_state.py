@@ -14,6 +14,7 @@ from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.agents.episodes import Beginnings, Episode
 from controller.core.state.batches.contributions import Batch
 from controller.core.state.batches.counting_ledger import CountingLedger
+from controller.core.state.batches.disposal import Disposal
 from controller.core.state.batches.in_order_ledger import InOrderLedger
 from controller.core.state.batches.windows import Windows
 from controller.core.state.dispatch_queue import DispatchQueue
@@ -92,7 +93,7 @@ class RunState:
         self.gated = Stopwatch()
         """While a fresh group that was admitted finds no instance."""
         self.instance_kinds = InstanceKinds(self.coefficients)
-        self.batches: dict[int, Batch] = {}
+        self.batches, self.disposal = dict[int, Batch](), Disposal()
         """Batches that a trainer may have to be fed again, by `train_version`, oldest first."""
         self.completed: list[Group] = []  # complete, and not yet handed to scoring
         self.pace = Pace(first_cap(**_bounds(config)))

@@ -10,7 +10,7 @@ counts for the trainer that got it alone: its successor gets the whole.
 from controller.core.commands import DropPayload, Warn
 from controller.core.state.batches.contributions import Batch
 from controller.core.state.groups import Group
-from controller.core.state.kept_samples import asked_groups
+from controller.core.state.kept_samples import KeptGroup, asked_groups, kept_groups
 from controller.core.state.run_state import RunState
 from protocol.ids import PeerId
 from protocol.messages import Retire, Train, TrainAhead
@@ -33,6 +33,8 @@ class TrainerBatches:
         """Groups of the next batch that the trainer has been sent."""
         self.is_ahead = False
         """Whether it works on some of them, with none of the batch's other work in hand."""
+        self._kept_of = (-1, 0)  # train_version and number of the groups that `_kept` is of
+        self._kept: tuple[KeptGroup, ...] = ()
 
     @property
     def making(self) -> int | None:
@@ -121,13 +123,22 @@ class TrainerBatches:
         self.ahead, self.is_ahead = [], False
 
     def _samples_of(self, batch: Batch) -> tuple[int, ...]:
-        """Groups that will be kept for people to read; none of a batch whose step was accounted before."""
-        config, step = self.state.config, batch.train_version + 1
-        if config.trainer.is_supervised or not config.samples.groups or step <= self.state.steps:
-            return ()
-        groups = [self.state.groups[id] for id in batch.groups]
-        count, seed = config.samples.groups, config.run.seed
-        return asked_groups(groups, batch.items, count=count, step=step, seed=seed)
+        """Groups that the trainer tells of; none of a batch whose step was accounted before."""
+        return asked_groups(self.kept(batch)) if batch.train_version >= self.state.steps else ()
+
+    def kept(self, batch: Batch) -> tuple[KeptGroup, ...]:
+        """What people may read of a batch whose step is not accounted: chosen once, when it is consumed.
+
+        Only a run that was taken up again with another number of samples chooses again.
+        """
+        config = self.state.config
+        count = 0 if config.trainer.is_supervised else config.samples.groups  # there nothing was sampled
+        if self._kept_of != (batch.train_version, count):
+            groups = [self.state.groups[id] for id in batch.groups]
+            step = batch.train_version + 1
+            self._kept = kept_groups(groups, count=count, step=step, seed=config.run.seed)
+            self._kept_of = batch.train_version, count
+        return self._kept
 
     def finish(self, policy_version: int) -> bool:
         """Whether the trainer was asked to make this version; it holds it from now on."""
@@ -160,6 +171,8 @@ class TrainerBatches:
         oldest = min(version for version in ways_back if self.saved_version - version <= MAX_COVERED)
         kept = self.state.batches
         covered = [kept.pop(version) for version in list(kept) if version < oldest]
+        for batch in covered:
+            self.state.disposal.add(batch.items)
         if covered:
             self.state.emit(DropPayload(tuple(group for batch in covered for group in batch.groups)))
 

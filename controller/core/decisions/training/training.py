@@ -12,10 +12,9 @@ from statistics import fmean
 from controller.core.commands import KeepSamples, ReportStep, Warn
 from controller.core.decisions.training.logprob_drift import LogprobDrift
 from controller.core.decisions.training.trainer_batches import TrainerBatches
-from controller.core.state.accounts import batch_metrics, without_rollout
-from controller.core.state.batches.contributions import Batch, Contribution
-from controller.core.state.groups import Group
-from controller.core.state.kept_samples import kept_groups
+from controller.core.state.accounts import without_rollout
+from controller.core.state.batches.contributions import Batch, Contribution, ages_of
+from controller.core.state.batches.figures import BatchFigures
 from controller.core.state.ledger import Ledger
 from controller.core.state.registry import Worker
 from controller.core.state.run_state import RunState
@@ -46,7 +45,8 @@ class Training:
         self._ready_at: float | None = None  # since when no straggler holds that batch back
         self._consumed_at: float | None = None
         self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
-        self._metrics: dict[str, object] = {}
+        self.figures = BatchFigures((), 0)
+        """Of the batch."""
         self._sources = [source.name for source in state.config.data.sources]
         self.drift = LogprobDrift(state.config.trainer.logprob_gap_warning)
 
@@ -59,6 +59,11 @@ class Training:
     def is_working(self) -> bool:
         """Whether a trainer is there and doing it."""
         return self.trainer_batches.making is not None
+
+    def go_on(self) -> None:
+        """Do a little of what may be done at any event, for batches of thousands of groups."""
+        self.figures.go_on()
+        self.state.disposal.go_on()
 
     def can_begin(self) -> bool:
         """Whether a batch would go to the trainer now if it were ready."""
@@ -104,20 +109,20 @@ class Training:
         )
         groups = [self.state.groups[id] for id in (*self.trainer_batches.ahead, *rest)]
         contributions = [group.contribute() for group in groups]
-        self._check_bound(groups, contributions, train_version=train_version)
+        self._check_bound(contributions, train_version=train_version)
         self._adapt()
         self.state.ledger.consume(ready)
         for group, contribution in zip(groups, contributions, strict=True):
             move_group(group, "consumed")
             self.state.windows.trained(group, contribution, train_version)
-            group.contribution = None
-        self.batch = tuple(group.id for group in groups)
-        self._metrics = batch_metrics(contributions, train_version, self._sources)
-        self._metrics["trajectories"] = sum(group.size for group in groups)
+        self.batch = tuple([group.id for group in groups])
+        self.figures = BatchFigures(contributions, train_version, self._sources)
         if self._idle_since is not None:
             self.state.accounts.spend("wait", self.state.now - self._idle_since)
-        items = tuple(chain.from_iterable(contribution.items for contribution in contributions))
+        items = tuple(chain.from_iterable([contribution.items for contribution in contributions]))
         self.trainer_batches.add(Batch(train_version, self.batch, items), trainer.peer)
+        for group in groups:
+            group.contribution = None
         return True
 
     def run_ahead(self) -> None:
@@ -241,15 +246,17 @@ class Training:
             self.state.end(f"All {self.state.steps} train steps are made.", is_success=True)
 
     def _account(self, message: TrainStepFinished) -> None:
+        if kept := self.trainer_batches.kept(self.state.batches[self.state.steps]):
+            self.state.emit(KeepSamples(self.state.steps + 1, kept))
         groups = [self.state.groups.pop(id) for id in self.batch]
         for group in groups:
             move_group(group, "trained")
-            self.state.accounts.close(group, "trained")
+        self.state.accounts.close(self.figures.tokens, "trained")
+        self.state.disposal.add(groups)
         self.batch = ()
         self.state.steps += 1
         accounts = self.state.accounts
         self.state.failures.preemptions.step(accounts.counts["preemptions"], sum(accounts.ages.values()))
-        self._keep_samples(groups)
         self.state.accounts.spend("train", message.train_s)
         metrics = dict(message.metrics)
         errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
@@ -263,7 +270,7 @@ class Training:
         line = self.state.accounts.step_line(
             self.state.now,
             step=self.state.steps,
-            batch=self._metrics,
+            batch=self.figures.line() | {"trajectories": self.figures.responses},
             trainer=metrics,
             more=more,
             devices=devices_of(self.state.config),
@@ -278,16 +285,6 @@ class Training:
         self.state.emit(ReportStep(without_rollout(line) if is_supervised else line))
         if warning := self.drift.observe(self.state.steps, metrics):
             self.state.emit(Warn(warning))
-
-    def _keep_samples(self, groups: list[Group]) -> None:
-        """Let people read some of what this step was made of."""
-        config = self.state.config
-        if config.trainer.is_supervised:  # nothing was sampled
-            return
-        batch, step = self.state.batches[self.state.steps - 1], self.state.steps
-        kept = kept_groups(groups, batch.items, count=config.samples.groups, step=step, seed=config.run.seed)
-        if kept:
-            self.state.emit(KeepSamples(step, kept))
 
     @property
     def is_unsaved(self) -> bool:
@@ -341,17 +338,13 @@ class Training:
             return is_newest
         return isinstance(trainer.told, ToldTrainer) and policy_version in trainer.told.may_publish
 
-    def _check_bound(
-        self, groups: list[Group], contributions: list[Contribution], *, train_version: int
-    ) -> None:
+    def _check_bound(self, contributions: list[Contribution], *, train_version: int) -> None:
         """Count the ages of what is trained; a strict ledger that lets one through has a bug."""
-        ages: Counter[int] = Counter()
-        for group, contribution in zip(groups, contributions, strict=True):
-            for version, count in contribution.first_versions.items():
-                ages[train_version - version] += count
-            if without := len(contribution.items) - sum(contribution.first_versions.values()):
-                ages[train_version - group.oldest_token_version()] += without  # they have no token at all
-        self.state.accounts.consume(ages)
+        ages = ages_of(contributions, train_version)
+        if ages.total() < sum([len(contribution.items) for contribution in contributions]):
+            for one in contributions:  # some have no token at all
+                ages[train_version - one.oldest] += len(one.items) - sum(one.first_versions.values())
+        self.state.accounts.consume(+ages)
         if self.state.ledger.is_strict:
             assert max(ages) <= self.state.config.staleness.max_staleness, (
                 f"a trajectory is {max(ages)} versions old"

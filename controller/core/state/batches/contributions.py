@@ -6,10 +6,12 @@ of trajectories.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from controller.core.state.agents.episode_figures import EpisodeFigures
+from controller.core.state.kept_samples import spread
 from protocol.messages import GIVEN, TrainItem
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class Contribution(NamedTuple):
     reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
     source: int = 0  # number of the source of its prompt
     episodes: tuple[EpisodeFigures, ...] = ()  # of an agent
+    spread: float = 0.0  # of its rewards: their exact variance
+    oldest: int = 0  # version of its oldest token
 
 
 class Batch(NamedTuple):
@@ -56,7 +60,18 @@ def contribution_of(group: "Group") -> Contribution:
             EpisodeFigures.of([m for m in group.of(episode) if m.state == "finished"], episode)
             for episode in group.kept_episodes
         ),
+        spread=spread(group.rewards),
+        oldest=group.oldest_token_version(),
     )
+
+
+def ages_of(contributions: Sequence[Contribution], train_version: int) -> Counter[int]:
+    """Trajectories of a batch by age, in versions, as of their first tokens; those without are left out."""
+    ages = Counter[int]()
+    for contribution in contributions:
+        for version, count in contribution.first_versions.items():
+            ages[train_version - version] += count
+    return ages
 
 
 def _item(group: "Group", member: "Trajectory", place: int) -> TrainItem:

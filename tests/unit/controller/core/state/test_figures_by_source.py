@@ -2,8 +2,9 @@
 
 import pytest
 
-from controller.core.state.accounts import batch_metrics, without_rollout
+from controller.core.state.accounts import without_rollout
 from controller.core.state.batches.contributions import Contribution
+from controller.core.state.batches.figures import batch_metrics
 from controller.core.state.evaluation_report import Answered, line
 from controller.core.state.groups import Group, Trajectory
 from protocol.ids import TrajectoryId
@@ -35,7 +36,7 @@ def test_each_source_has_its_responses_their_reward_and_length():
 
 
 def test_a_group_brings_its_source():
-    group = Group(3, source=2, rewards=(1.0,), outcomes=(0.0,), size=1)
+    group = Group(3, source=2, policy_version=0, rewards=(1.0,), outcomes=(0.0,), size=1)
     group.members = [Trajectory(TrajectoryId(3, 0), 4, state="finished", ending="stop")]
     group.state = "scored"
     assert group.contribute().source == 2

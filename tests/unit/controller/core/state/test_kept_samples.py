@@ -6,11 +6,11 @@ from statistics import pvariance
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.kept_samples import choose, kept_groups, spread
 from protocol.ids import TrajectoryId
-from protocol.messages import Segment, TrainItem
+from protocol.messages import Segment
 
 
 def scored(id: int, rewards: tuple[float, ...], *, version: int = 5) -> Group:
-    group = Group(id, policy_version=version, size=len(rewards), rewards=rewards)
+    group = Group(id, policy_version=version, size=len(rewards), rewards=rewards, outcomes=rewards)
     for i in range(len(rewards)):
         member = Trajectory(TrajectoryId(id, i), 3, state="finished")
         member.segments[:] = [Segment(1, version, 2)]
@@ -48,10 +48,9 @@ def test_no_more_are_kept_than_there_are():
 
 
 def test_the_items_of_a_kept_group_go_with_it_in_order():
-    items = [TrainItem(g.id, m, 3, 0.5, 0.1, "stop", (Segment(1, 5, 2),)) for g in BATCH for m in range(2)]
-    kept = kept_groups(BATCH, items, count=1, step=1, seed=0)
+    kept = kept_groups(BATCH, count=1, step=1, seed=0)
     assert [(item.group, item.member) for item in kept[0].items] == [(2, 0), (2, 1)]
-    assert kept_groups(BATCH, items, count=0, step=1, seed=0) == ()
+    assert kept_groups(BATCH, count=0, step=1, seed=0) == ()
 
 
 def test_a_spread_is_the_exact_variance_rounded_once():

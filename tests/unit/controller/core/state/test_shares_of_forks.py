@@ -1,7 +1,8 @@
 """Shares of a batch whose episodes have several trajectories: of what they are counted in."""
 
-from controller.core.state.accounts import Accounts, batch_metrics
+from controller.core.state.accounts import Accounts
 from controller.core.state.batches.contributions import Contribution
+from controller.core.state.batches.figures import batch_metrics
 from protocol.messages import TrainItem
 
 

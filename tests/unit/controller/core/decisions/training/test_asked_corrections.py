@@ -7,7 +7,7 @@ import pytest
 from controller.core.commands import KeepSamples
 from controller.core.events import WorkerExited
 from controller.core.state import kept_samples
-from controller.core.state.kept_samples import asked_groups
+from controller.core.state.kept_samples import asked_groups, kept_groups
 from protocol import messages
 from tests.support.core_run import Run
 from tests.unit.controller.core.decisions.training.test_trainer_batches import another_trainer, of, one_step
@@ -79,5 +79,10 @@ def test_a_report_has_room_for_so_many_tokens_and_smaller_groups_come_instead(mo
         for size in (9 if group.id == 2 else 2,)
         for i in range(2)
     ]  # fmt: skip
-    assert asked_groups(BATCH, items, count=6, step=7, seed=0) == (3,)
-    assert asked_groups(BATCH, items, count=0, step=7, seed=0) == ()
+    kept = [
+        one._replace(items=tuple(item for item in items if item.group == one.group))
+        for one in kept_groups(BATCH, count=6, step=7, seed=0)
+    ]
+    assert len(kept) == len(BATCH)
+    assert asked_groups(kept) == (3,)
+    assert asked_groups(()) == ()
