@@ -134,7 +134,7 @@ class TrainerBatches:
         config = self.state.config
         count = 0 if config.trainer.is_supervised else config.samples.groups  # there nothing was sampled
         if self._kept_of != (batch.train_version, count):
-            groups = [self.state.groups[id] for id in batch.groups]
+            groups = [self.state.groups[id] for id in batch.groups] if count else []
             step = batch.train_version + 1
             self._kept = kept_groups(groups, count=count, step=step, seed=config.run.seed)
             self._kept_of = batch.train_version, count
