@@ -96,7 +96,11 @@ def _refuse_unread(recording: Recording, group: int) -> None:
 
 
 def beginning(recording: Recording, group: int) -> Beginning:
-    """The newest snapshot in which the prompt had not been read yet, or the beginning of the history."""
+    """The newest snapshot in which the prompt had not been read yet, or the beginning of the history.
+
+    Raises: RunError if it was never read.
+    """
+    _refuse_unread(recording, group)
     core, after = _before(recording, group)
     return Beginning(core, after, _names_before(recording, after))
 

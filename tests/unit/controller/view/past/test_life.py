@@ -6,6 +6,7 @@ from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.past.life import as_json, life_of
+from protocol.errors import RunError
 from protocol.messages import TrainStepFinished
 from tests.support.shown_run import CONFIG, recorded
 
@@ -51,3 +52,11 @@ def test_a_deadline_that_has_not_passed_has_no_second_and_a_group_that_never_sta
     waiting = [group.id for group in core.state.groups.values() if group.state == "waiting"]
     assert waiting, CONFIG
     assert life_of(recording, waiting[-1]).due is None
+
+
+def test_a_group_that_was_never_read_is_refused_before_a_core_is_made_for_it(path, monkeypatch):
+    recording, made = Recording(path), []
+    monkeypatch.setattr(recording, "make_core", lambda *words: made.append(words))
+    with pytest.raises(RunError, match="names group 1000000"):
+        life_of(recording, 10**6)
+    assert not made
