@@ -226,6 +226,9 @@ class SampleSettings(Section):
     advantages and versions. 0 keeps no text. Needs run.db (`run.durability` other than `off`)."""
     mb: int = Field(default=512, ge=1, le=1_048_576)
     """Room for them in run.db, in MiB; beyond it the samples of the oldest steps are deleted."""
+    held_out: int = Field(default=0, ge=0, le=4096)
+    """Held-out prompts of each evaluation that are kept, too: those with responses under
+    `evaluation.threshold`, the lowest rewards first."""
 
 
 class LoggingSettings(Section):

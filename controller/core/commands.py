@@ -83,7 +83,10 @@ class ReportEvaluation:
 
 @record
 class KeepSamples:
-    """Keep what these groups of a finished step said, for people to read; their payload is still there."""
+    """Keep what these groups of a finished step said, for people to read; their payload is still there.
+
+    Held-out groups are kept with the step that begins with the weights that have answered.
+    """
 
     tag: ClassVar[int] = 12
     step: int

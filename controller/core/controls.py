@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from controller.core.core import Core
 
 LIVE_KEYS = (
-    "samples.groups", "samples.mb", "trainer.checkpoint_steps", "evaluation.every_steps", "evaluation.share",
+    "samples.groups", "samples.mb", "samples.held_out", "trainer.checkpoint_steps",
+    "evaluation.every_steps", "evaluation.share",
     "staleness.in_flight_batches", "limits", "controller.stuck_s", "controller.replace_s",
     "controller.respawns",
 )  # fmt: skip

@@ -360,7 +360,8 @@ class Core:
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
         batches = self.state.batches.values()
-        return sorted({*self.state.groups, *(group for batch in batches for group in batch.groups)})
+        trained = (group for batch in batches for group in batch.groups)
+        return sorted({*self.state.groups, *trained, *self.evaluation.groups_with_payload()})
 
     def _forgive(self, now: float) -> None:
         """Extend all leases by the time that the controller itself was stalled."""

@@ -37,7 +37,7 @@ NONE: Mapping[TrajectoryId, Corrections] = {}
 class KeptSample(NamedTuple):
     """One group as it was trained. Tokens (int32) and numbers (float32) are of all responses, end to end."""
 
-    step: int  # whose batch it was in: it made this policy version
+    step: int  # whose batch it was in: it made this policy version; of a held-out group: what came next
     group: int
     facts: dict[str, Any]  # `why`, `parts` by name, and `items`: fields of TrainItem by name
     row: bytes  # JSON, as the data source gave it

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.history.sample_index import OLDEST, IsLate, Key, SampleIndex
 from protocol.errors import RunError
@@ -22,6 +23,7 @@ ONLY = {
     "cut": "responses that were cut off",
     "partial": "responses of several policy versions",
     "equal": "groups whose rewards are all equal",
+    "held_out": "answers to held-out prompts that failed",
 }
 Texts = tuple[str, dict[int, str]]
 """A prompt, and its responses by member."""
@@ -155,6 +157,7 @@ def selected(index: SampleIndex, query: SampleQuery) -> np.ndarray:
     kinds = {
         "cut": table["is_cut"],
         "equal": table["is_equal"],
+        "held_out": table["group"] >= FIRST_EVALUATION_GROUP,
         "partial": (ages != 0) & ((ages & (ages - np.uint64(1))) != 0),
     }
     for word in query.only:

@@ -74,7 +74,7 @@ class SampleGroup:
 
     step: int
     group: int
-    why: str  # spread, random or oldest: what it was chosen for
+    why: str  # spread, random or oldest: what it was chosen for; or held out
     row: Any  # JSON of the data source
     prompt: str
     responses: tuple[SampleResponse, ...]
@@ -88,7 +88,7 @@ class SampleGroup:
     def staleness(self) -> int:
         """Of its oldest sampled token, in policy versions."""
         versions = [version for one in self.responses for version in one.policy_versions]
-        return self.step - 1 - min(versions, default=self.step - 1)
+        return max(0, self.step - 1 - min(versions, default=self.step - 1))
 
 
 class SampleReader:

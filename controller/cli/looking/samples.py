@@ -33,6 +33,7 @@ class Only(StrEnum):
     CUT = "cut"
     PARTIAL = "partial"
     EQUAL = "equal"
+    HELD_OUT = "held_out"
 
 
 VERSION_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")  # by policy version, again and again

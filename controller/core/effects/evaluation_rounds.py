@@ -8,11 +8,12 @@ end; one evaluation goes on at a time, and at most one waits; a version is evalu
 from collections import deque
 from dataclasses import dataclass, field
 
-from controller.core.commands import DropPayload, ReadHeldOut, ReportEvaluation
+from controller.core.commands import DropPayload, KeepSamples, ReadHeldOut, ReportEvaluation
 from controller.core.effects import recall
 from controller.core.events import HeldOutRead
 from controller.core.state.evaluation_report import Answered, line
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
+from controller.core.state.kept_samples import WorstAnswers
 from controller.core.state.policy_versions import Published
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
@@ -36,6 +37,7 @@ class EvaluationRound:
     unplaced: int = 0  # prompts that are not encoded yet
     answered: dict[int, Answered] = field(default_factory=dict)  # by the number of the prompt
     failed: dict[int, str] = field(default_factory=dict)
+    worst: WorstAnswers = field(default_factory=WorstAnswers)  # what people may read of it
 
     @property
     def open(self) -> int:
@@ -169,6 +171,10 @@ class EvaluationRounds:
         count = len(self.round.sources)
         return f"version {self.round.policy_version}: {count - self.round.open} of {count} prompts"
 
+    def groups_with_payload(self) -> tuple[int, ...]:
+        """Those that were answered already, of which people may read something."""
+        return tuple([one.group for one in self.round.worst.groups]) if self.round else ()
+
     # -- instances --------------------------------------------------------------------------------------
 
     def may_run(self, instance: Instance) -> bool:
@@ -199,6 +205,7 @@ class EvaluationRounds:
         self.pending = None
         first = self._next_group
         self.round = EvaluationRound(policy_version, first, self.state.now, settings.samples, settings.exact)
+        self.round.worst = WorstAnswers(self.state.config.samples.held_out)
         self.state.emit(ReadHeldOut(first))
 
     def on_read(self, event: HeldOutRead) -> list[int]:
@@ -241,7 +248,8 @@ class EvaluationRounds:
         """A prompt is done."""
         assert self.round is not None
         self.round.answered[self.number(group.id)] = Answered.of(group)
-        recall.remove(self.state, group, "evaluated")
+        unneeded = self.round.worst.take(group, self.state.config.evaluation.threshold)
+        recall.remove(self.state, group, "evaluated", unneeded=unneeded)
         self._finish_if_complete()
 
     def on_call_failed(self, group: Group, told: str) -> bool:
@@ -277,6 +285,9 @@ class EvaluationRounds:
             "data_digest": done.digest,
         }
         state.accounts.evaluated_as(report)
+        if kept := done.worst.groups:
+            state.emit(KeepSamples(done.policy_version + 1, kept))
+            state.emit(DropPayload(tuple([one.group for one in kept])))
         self.reports.append(report)
         state.emit(ReportEvaluation(report))
         if done.failed:

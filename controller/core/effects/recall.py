@@ -20,10 +20,11 @@ from protocol.messages import Abort, Ending, Interrupt
 # -- groups ---------------------------------------------------------------------------------------------
 
 
-def remove(state: RunState, group: Group, end: GroupEnd) -> None:
+def remove(state: RunState, group: Group, end: GroupEnd, *, unneeded: tuple[int, ...] | None = None) -> None:
     """Remove a group without training it, wherever its members are.
 
-    A fresh prompt takes its place by itself.
+    A fresh prompt takes its place by itself. `unneeded`: the groups whose payload goes by that, instead of
+    its own.
     """
     abort_running(state, group.members)
     turns.call_off(state, group.episodes, f"group {group.id} is not needed any more")
@@ -42,7 +43,9 @@ def remove(state: RunState, group: Group, end: GroupEnd) -> None:
     state.started -= group.policy_version is not None and not group.is_evaluation
     state.beginnings.groups.pop(group.id, None)
     del state.groups[group.id]
-    state.emit(DropPayload((group.id,)))
+    doomed = (group.id,) if unneeded is None else unneeded
+    if doomed:
+        state.emit(DropPayload(doomed))
 
 
 def withdraw(state: RunState, group: Group) -> None:

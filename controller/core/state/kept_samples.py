@@ -2,28 +2,56 @@
 
 Invariants: a pure function of the batch, the step and the run's seed, so that a replay names the same groups;
 of each four, two are those with the widest spread of rewards, one is drawn by a seed, and one is the oldest.
+Of an evaluation those are kept that failed, the lowest rewards first.
 """
 
 import random
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.messages import TrainItem
 
 if TYPE_CHECKING:
-    from controller.core.state.groups import Group
+    from controller.core.state.groups import Group, Trajectory
 
 MOST_TOKENS = 4 << 20  # of which a trainer reports: a frame of 16 MiB, a quarter of what one may have
+HELD_OUT = "held out"
 TURN = ("spread", "spread", "random", "oldest")
 
 
 class KeptGroup(NamedTuple):
-    """A group that was trained, as far as the core knows it; its tokens are in the payload store."""
+    """A group that was scored, as far as the core knows it; its tokens are in the payload store."""
 
     group: int
-    why: str  # spread, random or oldest: what it was chosen for
+    why: str  # spread, random or oldest: what it was chosen for; or HELD_OUT
     items: tuple[TrainItem, ...]
     parts: tuple[tuple[str, tuple[float, ...]], ...]  # of the rewards, by name, in the order of items
+
+
+class WorstAnswers:
+    """The held-out prompts of one evaluation that failed, at most so many; payload waits for its end."""
+
+    def __init__(self, most: int = 0) -> None:
+        self._most = most
+        self._found: list[tuple[float, int, KeptGroup]] = []  # with mean rewards, the lowest first
+
+    def take(self, group: "Group", threshold: float) -> tuple[int, ...]:
+        """Look at one that was scored; returns the groups whose payload nobody needs any more."""
+        if not self._most or min(group.rewards, default=threshold) >= threshold:
+            return (group.id,)
+        places = group.places
+        items = tuple([_answer(group, member, places) for member in group.trained])
+        insort(self._found, (fmean(group.rewards), group.id, _kept(group, HELD_OUT, items)))
+        unneeded = self._found[self._most :]
+        del self._found[self._most :]
+        return tuple([id for _, id, _ in unneeded])
+
+    @property
+    def groups(self) -> tuple[KeptGroup, ...]:
+        """Those that are kept."""
+        return tuple([one for *_, one in self._found])
 
 
 def choose(groups: Sequence["Group"], count: int, *, step: int, seed: int) -> list[tuple["Group", str]]:
@@ -77,6 +105,21 @@ def kept_groups(groups: Sequence["Group"], *, count: int, step: int, seed: int) 
 
 def _kept(group: "Group", why: str, items: tuple[TrainItem, ...]) -> KeptGroup:
     return KeptGroup(group.id, why, items, _parts(group, items))
+
+
+def _answer(group: "Group", member: "Trajectory", places: Mapping[int, int]) -> TrainItem:
+    """A trajectory of a held-out group: nothing is trained of it, so it has no advantage."""
+    response = group.response_of(member)
+    return TrainItem(
+        group.id,
+        member.id.member,
+        member.prompt_tokens,
+        group.rewards[places[response]],
+        0.0,
+        member.ending,
+        tuple(member.segments),
+        response,
+    )
 
 
 def _parts(group: "Group", items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[float, ...]], ...]:

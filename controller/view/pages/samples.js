@@ -13,7 +13,7 @@ const MOST_STEPS = 200; // in the list; others are found by their number
 const PER_PAGE = 50;
 const ASKED = ["of_step", "version", "reward_from", "reward_to", "age", "source", "only", "text", "sort", "order", "prompt", "part"]; // `page` is which page of the view
 const SORTS = { newest: "newest", reward: "reward", advantage: "advantage", length: "length", drift: "drift", repeats: "repeated 4-grams" };
-const ONLY = { cut: "cut off", partial: "several versions", equal: "group without signal" };
+const ONLY = { cut: "cut off", partial: "several versions", equal: "group without signal", held_out: "failed in an evaluation" };
 const VIEWS = { best: ["reward", "down"], worst: ["reward", "up"], longest: ["length", "down"], "most off-policy": ["drift", "down"], "most repeated": ["repeats", "down"] };
 
 export async function render({ ask, go, here }) {

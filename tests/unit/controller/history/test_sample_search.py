@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.history.sample_search import PER_PAGE, SampleQuery, SampleSearch, query_of
 from protocol.errors import RunError
@@ -24,6 +25,16 @@ def recording(tmp_path_factory):
         kept(4, 9, [response(0, [1], reward=0.5, versions=[1]), response(1, [], reward=0.5)]),
     ])  # fmt: skip
     return Recording(path)
+
+
+def test_answers_that_failed_in_an_evaluation_are_found_by_that(tmp_path):
+    record(tmp_path / "run", CONFIG)
+    answers = [response(0, [1], reward=0.0, versions=[1])]
+    held = kept(2, FIRST_EVALUATION_GROUP, answers)
+    add_samples(tmp_path / "run", [kept(2, 5, [response(1, [1], reward=0.0)]), held])
+    recording = Recording(tmp_path / "run")
+    assert found(recording, texts={}, only=("held_out",)) == [(2, 0)]
+    assert len(found(recording, texts={}, step=2)) == 2
 
 
 def found(recording, *, texts=TEXTS, **words):

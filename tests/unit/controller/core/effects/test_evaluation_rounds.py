@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.core.commands import DropPayload, KeepSamples
 from controller.core.events import HeldOutRead, Tick
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from protocol import messages
@@ -194,3 +195,31 @@ def test_a_run_that_ends_prepares_no_more_groups_of_training():
     run.core.state.steps = 2
     run.do(Tick())
     assert at_workers(run) == {HELD}
+
+
+def kept_and_dropped(run):
+    """Of the last step: groups that are kept, by step, and those whose payload goes."""
+    kept = {c.step: [one.group for one in c.groups] for c in run.commands if isinstance(c, KeepSamples)}
+    return kept, [group for c in run.commands if isinstance(c, DropPayload) for group in c.groups]
+
+
+def test_answers_that_failed_are_kept_when_the_evaluation_ends_and_their_payload_waits_for_that():
+    run = evaluating(held_out=3, samples={"groups": 0, "held_out": 1})
+    for episode, reward in ((0, 1.0), (1, 0.0)):
+        play(run, HELD, episode, reward)
+    assert kept_and_dropped(run) == ({}, [])
+    assert HELD in run.core.groups_with_payload()
+    for episode in (0, 1):
+        play(run, HELD + 1, episode, 1.0)
+    assert kept_and_dropped(run) == ({}, [HELD + 1])
+    for episode in (0, 1):
+        play(run, HELD + 2, episode, 0.0)
+    assert kept_and_dropped(run) == ({1: [HELD + 2]}, [HELD, HELD + 2])
+    assert not any(group >= HELD for group in run.core.groups_with_payload())
+
+
+def test_no_answer_is_kept_where_none_is_asked_for():
+    run = evaluating(held_out=1)
+    for episode in (0, 1):
+        play(run, HELD, episode, 0.0)
+    assert kept_and_dropped(run) == ({}, [HELD])

@@ -4,7 +4,7 @@ import random
 from statistics import pvariance
 
 from controller.core.state.groups import Group, Trajectory
-from controller.core.state.kept_samples import choose, kept_groups, spread
+from controller.core.state.kept_samples import WorstAnswers, choose, kept_groups, spread
 from protocol.ids import TrajectoryId
 from protocol.messages import Segment
 
@@ -63,3 +63,24 @@ def test_a_spread_is_the_exact_variance_rounded_once():
         for count in (1, 2, 3, 16):
             rewards = tuple(make() for _ in range(count))
             assert spread(rewards) == pvariance(rewards), rewards
+
+
+def test_of_an_evaluation_the_lowest_rewards_are_kept_of_prompts_that_failed():
+    worst = WorstAnswers(2)
+    assert worst.take(scored(10, (1.0, 1.0)), 1.0) == (10,), "it passed"
+    assert worst.take(scored(11, (1.0, 0.0)), 1.0) == ()
+    assert worst.take(scored(12, (0.5, 0.9)), 1.0) == ()
+    assert worst.take(scored(13, (0.9, 0.9)), 1.0) == (13,), "two are worse"
+    assert worst.take(scored(14, (0.0, 0.0)), 1.0) == (12,), "it is worse than that one"
+    assert [(one.group, one.why) for one in worst.groups] == [(14, "held out"), (11, "held out")]
+    items = worst.groups[1].items
+    assert [(item.group, item.member, item.reward, item.outcome) for item in items] == [
+        (11, 0, 1.0, 0.0),
+        (11, 1, 0.0, 0.0),
+    ]
+
+
+def test_of_an_evaluation_nothing_is_kept_unless_it_is_asked_for():
+    worst = WorstAnswers()
+    assert worst.take(scored(10, (0.0, 0.0)), 1.0) == (10,)
+    assert worst.groups == ()
