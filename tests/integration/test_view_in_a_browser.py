@@ -166,7 +166,7 @@ def test_the_deadline_of_a_group_is_a_line_in_its_life_or_told_where_it_has_not_
     page.evaluate("location.hash = '#group?run=0&group=4'")
     wait_for(page, "Deadline: step 8, the batch of v7, is the last that may take it, and has not been made.")
     assert page.locator("svg line.deadline").count() == 0
-    page.unroute("**/groups/*")
+    page.unroute_all(behavior="wait")  # else an answer on its way finds no page
 
 
 def test_a_page_that_is_behind_a_run_says_so(page):
@@ -178,7 +178,7 @@ def test_a_page_that_is_behind_a_run_says_so(page):
     page.route("**/api/runs/0/now*", behind)
     page.reload()
     wait_for(page, "The view is behind the run by 2.5 s")
-    page.unroute("**/api/runs/0/now*")
+    page.unroute_all(behavior="wait")
 
 
 def test_lanes_are_chosen_by_shares_and_what_makes_no_sense_is_said(page):

@@ -166,7 +166,7 @@ class Box:
     async def _start(self) -> socket.socket:
         """The socket to a warden that runs. Raises: SandboxBroken."""
         async with self._starting:
-            if self._warden is not None and self._socket is not None and self._warden.returncode is None:
+            if self._warden is not None and self._socket is not None and not _is_gone(self._socket):
                 return self._socket
             await self.close()
             mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -188,6 +188,16 @@ class Box:
         if self._warden is not None:
             await self._warden.wait()
             self._warden = None
+
+
+def _is_gone(there: socket.socket) -> bool:
+    """Whether the process at the other end has ended, though nobody may have been told yet."""
+    try:
+        return not there.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 def _file_of(data: bytes) -> int:
