@@ -62,7 +62,7 @@ from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.state.views.instances import InstanceViews
 from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
-from controller.core.wanted_payload import foretelling, keeps_payload
+from controller.core.wanted_payload import foretelling, groups_with_payload, keeps_payload
 from controller.core.worker_settings import worker_settings
 from protocol import messages
 from protocol.messages import Attach, MachineUse, Message
@@ -359,9 +359,7 @@ class Core:
 
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
-        batches = self.state.batches.values()
-        trained = (group for batch in batches for group in batch.groups)
-        return sorted({*self.state.groups, *trained, *self.evaluation.groups_with_payload()})
+        return groups_with_payload(self.state, self.evaluation.round)
 
     def _forgive(self, now: float) -> None:
         """Extend all leases by the time that the controller itself was stalled."""

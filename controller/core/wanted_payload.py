@@ -7,8 +7,10 @@ order of the same turn; what an honest worker says of what it was given is kept,
 from operator import add
 
 from controller.core.decisions.workers.plausibility import Plausibility
+from controller.core.effects.evaluation_rounds import EvaluationRound
 from controller.core.state.agents.told_agents import ToldAgent
 from controller.core.state.registry import AgentWorker, TextWorker, Worker
+from controller.core.state.run_state import RunState
 from controller.core.state.told import ToldInstance
 from protocol import messages
 from protocol.messages import Ask, EpisodeEnded, Generated, Message
@@ -46,6 +48,13 @@ def foretelling(plausibility: Plausibility, worker: Worker | None, message: Mess
     if worker is None or worker.role == "trainer":
         return None
     return plausibility.objection(worker, message)
+
+
+def groups_with_payload(state: RunState, evaluation: EvaluationRound | None) -> list[int]:
+    """Groups in the system, in batches that may be made again, and held-out ones that people may read."""
+    trained = [group for batch in state.batches.values() for group in batch.groups]
+    read = [one.group for one in evaluation.worst.groups] if evaluation is not None else []
+    return sorted({*state.groups, *trained, *read})
 
 
 def _keeps_given(plausibility: Plausibility, worker: AgentWorker, ask: Ask) -> bool:

@@ -171,10 +171,6 @@ class EvaluationRounds:
         count = len(self.round.sources)
         return f"version {self.round.policy_version}: {count - self.round.open} of {count} prompts"
 
-    def groups_with_payload(self) -> tuple[int, ...]:
-        """Those that were answered already, of which people may read something."""
-        return tuple([one.group for one in self.round.worst.groups]) if self.round else ()
-
     # -- instances --------------------------------------------------------------------------------------
 
     def may_run(self, instance: Instance) -> bool:
