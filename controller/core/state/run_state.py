@@ -94,7 +94,7 @@ class RunState:
         """While a fresh group that was admitted finds no instance."""
         self.instance_kinds = InstanceKinds(self.coefficients)
         self.batches, self.disposal = dict[int, Batch](), Disposal()
-        """Batches that a trainer may have to be fed again, by `train_version`, oldest first."""
+        """Batches that a trainer may have to be fed again, by `train_version`, oldest first; what is over."""
         self.completed: list[Group] = []  # complete, and not yet handed to scoring
         self.pace = Pace(first_cap(**_bounds(config)))
         self.started = 0  # groups, less those that were started over

@@ -43,6 +43,11 @@ class BatchFigures:
         self._parts: dict[str, list[tuple[float, int]]] = {}  # by name, of each group
         self._episodes: list[EpisodeFigures] = []
 
+    @property
+    def left(self) -> int:
+        """Groups that are not counted yet."""
+        return len(self._left)
+
     def go_on(self) -> None:
         """Count the next few groups."""
         for _ in range(min(AT_ONCE, len(self._left))):

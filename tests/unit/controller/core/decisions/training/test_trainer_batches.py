@@ -200,3 +200,31 @@ def test_the_version_that_the_next_trainer_begins_with_is_not_freed_while_there_
     assert retired == [messages.Retire(0)]
     assert run.sent(messages.Retire) == []
     assert [train.train_version for train in run.sent(messages.Train)] == [0]
+
+
+def test_groups_that_were_trained_are_freed_by_the_events_that_follow():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    assert len(run.core.state.disposal) == 2
+    run.say("trainer", messages.Beat())
+    assert not len(run.core.state.disposal)
+
+
+def test_items_that_a_checkpoint_covers_are_freed_by_the_events_that_follow():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1, "keep_checkpoints": 1})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    run.say("trainer", messages.CheckpointSaved(1, "step_1"))
+    assert not run.core.state.batches
+    assert len(run.core.state.disposal) == 4
+    run.say("trainer", messages.Beat())
+    assert not len(run.core.state.disposal)
+
+
+def test_the_figures_of_a_batch_are_counted_by_the_events_that_follow():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    one_step(run)
+    assert run.core.training.figures.left == 2
+    run.say("trainer", messages.Beat())
+    assert run.core.training.figures.left == 0
