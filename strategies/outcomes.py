@@ -6,10 +6,11 @@ standard deviations where a group is scaled.
 """
 
 from collections.abc import Callable, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import NamedTuple
 
 from protocol.settings import TrainerSettings
+from strategies.spreads import deviation
 
 EPSILON = 1e-6  # keeps a group without variance at zero advantage instead of dividing by zero
 
@@ -37,8 +38,9 @@ BASELINES: dict[str, Callable[[Sequence[float]], list[float]]] = {
 def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> list[float]:
     """(reward - baseline) / (sample standard deviation + 1e-6), as far as the group decides on them."""
     compared = [0.0] * len(rewards) if baseline not in BASELINES else BASELINES[baseline](rewards)
-    deviation = stdev(rewards) if len(rewards) > 1 else 0.0
-    divisor = deviation + EPSILON if scale == "group_std" else 1.0
+    divisor = 1.0
+    if scale == "group_std":
+        divisor = EPSILON + (deviation(rewards) if len(rewards) > 1 else 0.0)
     return [(reward - expected) / divisor for reward, expected in zip(rewards, compared, strict=True)]
 
 

@@ -73,18 +73,6 @@ def choose(groups: Sequence["Group"], count: int, *, step: int, seed: int) -> li
     return chosen
 
 
-def spread(rewards: Sequence[float]) -> float:
-    """Their variance, exact but for one rounding at the end: every machine finds the same groups.
-
-    It is what `statistics.pvariance` gives, in a twentieth of its time.
-    """
-    ratios = [reward.as_integer_ratio() for reward in rewards]
-    unit = max([denominator for _, denominator in ratios])  # the others divide it: all are powers of two
-    whole = [numerator * (unit // denominator) for numerator, denominator in ratios]
-    count, total = len(whole), sum(whole)
-    return (count * sum([one * one for one in whole]) - total * total) / (count * unit) ** 2
-
-
 def asked_groups(kept: Sequence[KeptGroup]) -> tuple[int, ...]:
     """Those of them of whose tokens the trainer is to say what it found, as far as one report may."""
     asked: list[int] = []

@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from controller.core.state.agents.episode_figures import EpisodeFigures
-from controller.core.state.kept_samples import spread
 from protocol.messages import GIVEN, TrainItem
+from strategies.spreads import spread
 
 if TYPE_CHECKING:
     from controller.core.state.groups import Group, Trajectory

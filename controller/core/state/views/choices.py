@@ -162,9 +162,9 @@ class Choices:
         views = self.views
         if self.state.strategies.route.order is None:
             return sorted(views.shown)
-        found: list[int] = []
+        found, candidates = list[int](), views.candidates
         for version in versions:
-            best, seen = views.candidates.look(version, SHORTLISTED, suits, looks=LOOKED_AT)
+            best, seen = candidates.look(version, SHORTLISTED, suits, looks=LOOKED_AT)
             if len(best) < SHORTLISTED and len(views.shown) > LOOKED_AT:
                 best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
             found += best

@@ -1,13 +1,15 @@
 """Instances as strategies see them, and the pictures of all that can take work, kept from step to step.
 
-Invariant: an instance has a picture exactly while it is attached and can take work, as of the last `refresh`;
-one whose load has not changed since is not looked at again.
+Invariants: an instance has a picture exactly while it is attached and can take work, as of the last
+`refresh`; one whose load has not changed since is not looked at again. Its place among those that routing
+likes is found when routing next looks, by the settings of the last `refresh` that changed its picture: most
+events bring no work to place.
 """
 
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from controller.core.state.views.candidates import Candidates
-from strategies.views import InstanceView
+from strategies.views import InstanceView, Settings
 
 
 def instance_view(state: RunState, instance: Instance) -> InstanceView:
@@ -44,7 +46,8 @@ class InstanceViews:
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.shown: dict[int, InstanceView] = {}
-        self.candidates = Candidates()
+        self._candidates = Candidates()
+        self._moved: dict[int, Settings] = {}  # whose place is to be found again, and by which settings
 
     def refresh(self) -> list[int]:
         """Bring the views of changed instances up to date; returns their numbers."""
@@ -57,26 +60,33 @@ class InstanceViews:
             if peer in registry.changed:
                 changed.append(instance.id)
             if takes_work(self.state, instance):
-                self._look_at(instance)
+                self.shown[instance.id] = instance_view(self.state, instance)
+                self._moved[instance.id] = self.state.strategy_settings
             else:
                 self.forget(instance)
         registry.changed.clear()
         registry.grown.clear()
         return changed
 
+    @property
+    def candidates(self) -> Candidates:
+        """Those of `shown` in the order in which routing likes them."""
+        if self._moved:
+            order, put = self.state.strategies.route.order, self._candidates.put
+            for number, settings in self._moved.items():
+                view = self.shown[number]
+                liking = order(view, settings) if order else 0
+                put(number, view.policy_version, liking, is_full=view.running >= view.capacity)
+            self._moved.clear()
+        return self._candidates
+
     def forget(self, instance: Instance) -> None:
         """The instance is gone, or takes nothing now."""
-        self.candidates.drop(instance.id)
+        self._candidates.drop(instance.id)
+        self._moved.pop(instance.id, None)
         self.shown.pop(instance.id, None)
 
     def settled(self) -> list[InstanceView]:
         """All instances that could take work now and are not pulling, as of the last refresh."""
         instance = self.state.registry.instance
         return [view for number, view in self.shown.items() if instance(number).pulling is None]
-
-    def _look_at(self, instance: Instance) -> None:
-        view = self.shown[instance.id] = instance_view(self.state, instance)
-        order = self.state.strategies.route.order
-        liking = order(view, self.state.strategy_settings) if order else 0
-        is_full = view.running >= view.capacity
-        self.candidates.put(view.id, view.policy_version, liking, is_full=is_full)

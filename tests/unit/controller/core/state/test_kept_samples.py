@@ -1,10 +1,7 @@
 """Which groups of a batch are kept for people."""
 
-import random
-from statistics import pvariance
-
 from controller.core.state.groups import Group, Trajectory
-from controller.core.state.kept_samples import WorstAnswers, choose, kept_groups, spread
+from controller.core.state.kept_samples import WorstAnswers, choose, kept_groups
 from protocol.ids import TrajectoryId
 from protocol.messages import Segment
 
@@ -51,18 +48,6 @@ def test_the_items_of_a_kept_group_go_with_it_in_order():
     kept = kept_groups(BATCH, count=1, step=1, seed=0)
     assert [(item.group, item.member) for item in kept[0].items] == [(2, 0), (2, 1)]
     assert kept_groups(BATCH, count=0, step=1, seed=0) == ()
-
-
-def test_a_spread_is_the_exact_variance_rounded_once():
-    dice = random.Random(3)
-    makers = (
-        lambda: float(dice.random() < 0.3), dice.random, lambda: dice.gauss(1e6, 1e-3), lambda: 5e-324,
-        lambda: dice.choice((-1.0, 0.1, 1e-200, 1e9)), lambda: 1.0 + dice.randrange(3) * 2**-52,
-    )  # fmt: skip
-    for make in makers:
-        for count in (1, 2, 3, 16):
-            rewards = tuple(make() for _ in range(count))
-            assert spread(rewards) == pvariance(rewards), rewards
 
 
 def test_of_an_evaluation_the_lowest_rewards_are_kept_of_prompts_that_failed():
