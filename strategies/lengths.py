@@ -87,9 +87,11 @@ class LengthModel:
         totals = self._tilted(siblings) if siblings and self._rho else self._totals
         position = self._per_octave * log2(1.0 + so_far / LINEAR)
         bin = int(position)
-        low = totals[bin]
+        low, least = totals[bin], so_far + 1.0
         expected = low + (totals[bin + 1] - low) * (position - bin)
-        return min(float(self._max), max(expected, so_far + 1.0))
+        if expected < least:  # asked for each response at each look: no calls
+            expected = least
+        return expected if expected < self._max else float(self._max)
 
     def keep_up(self, so_far: int) -> None:
         """Make the tables again where `total` would, for whoever does not need what it says."""

@@ -1,7 +1,7 @@
 """How far the rewards of a group are apart: variance and deviation, exact but for one rounding at the end.
 
-Invariant: every machine finds the same numbers, those of `statistics`, in a tenth of its time: a batch may have
-thousands of groups, and each asks for both.
+Invariant: every machine finds the same numbers, those of `statistics`, in a fifth of its time: a batch may
+have thousands of groups, and each asks for both.
 """
 
 from collections.abc import Sequence

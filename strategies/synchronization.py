@@ -37,16 +37,18 @@ def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     cheap_s = CHEAP * settings.horizon_s
     chosen = [i.id for i in instances if not i.running or i.pull_s + i.restart_s <= cheap_s]
     waiting = settings.fresh
-    dear = (i for i in instances if i.running and i.pull_s + i.restart_s > cheap_s)
-    busy = sorted(dear, key=lambda i: (loss(i), i.running, i.id))
-    share = -(-waiting // len(busy)) if busy else 0
-    for instance in busy:
+    if waiting <= 0:
+        return chosen
+    busy = [i for i in instances if i.running and i.pull_s + i.restart_s > cheap_s]
+    dear = [(loss(i), i.running, i.id, i) for i in busy]
+    share = -(-waiting // len(dear)) if dear else 0
+    for lost, _, _, instance in sorted(dear):
         room = instance.capacity - instance.running
         by_kv = (instance.kv_tokens - instance.resident_tokens) // max(1, settings.typical_tokens)
         taken = min(share, waiting, room, by_kv)
         if taken <= 0:
             continue
-        if gain(instance, taken, settings) > loss(instance):
+        if gain(instance, taken, settings) > lost:
             chosen.append(instance.id)
             waiting -= taken
     return chosen

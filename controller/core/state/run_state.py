@@ -216,9 +216,10 @@ class RunState:
         if not self.strategy_settings.uses_prediction:
             return trajectory.response_tokens
         finished = () if group.episodes else group.finished_lengths  # turns are what is predicted of agents
-        expected = round(self.lengths.total(trajectory.turn_tokens, finished))
+        begun_at = trajectory.turn_start
+        expected = round(self.lengths.total(trajectory.response_tokens - begun_at, finished))
         most = trajectory.most or self.longest_response(group)
-        return trajectory.turn_start + (expected if expected < most else most)
+        return begun_at + (expected if expected < most else most)
 
     def keep_lengths_up(self, trajectory: Trajectory) -> None:
         """What `expected_tokens` does beside predicting, of a trajectory that ends just now."""
@@ -231,10 +232,12 @@ class RunState:
 
     def longest_response(self, group: Group) -> int:
         """The tokens at which a response of this group ends: those of its source, if that says fewer."""
-        most, sources = self.config.rollout.max_response_tokens, self.config.data.sources
-        if group.is_evaluation or not sources:
-            return most
-        return sources[group.source].max_response_tokens or most
+        config = self.config
+        if config.data.sources and not group.is_evaluation:
+            own = config.data.sources[group.source].max_response_tokens
+            if own:
+                return own
+        return config.rollout.max_response_tokens
 
     def refresh_settings(self, fresh: int = 0) -> Settings:
         """What concerns all instances, as of now; `fresh`: groups that may start."""

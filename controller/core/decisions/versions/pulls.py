@@ -6,6 +6,8 @@ it is visible; an instance that can do nothing at its version pulls, whatever th
 Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
+from collections.abc import Iterable
+
 from controller.core.decisions.versions.relay_tree import RelayTree
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.state.agents import homes
@@ -49,7 +51,7 @@ class Pulls:
             return
         self._seen, self._decided_at = newest.policy_version, self.state.now
         self._decided_after = self.state.events
-        behind = [i for i in self.state.registry.instances() if self._could_pull(i, newest.policy_version)]
+        behind = self._behind(self.state.registry.instances(), newest.policy_version)
         behind = self.relay_tree.reachable(behind, newest)
         if not behind:
             return
@@ -134,24 +136,31 @@ class Pulls:
             return True
         workers = self.state.registry.workers
         for peer in self.state.registry.changed:  # after each event, mostly one
-            if self._is_dry(workers[peer], newest):
+            instance = workers[peer]
+            assert isinstance(instance, Instance)
+            is_dry = len(instance.running) == instance.evaluating
+            if is_dry and self._behind((instance,), newest):
                 return True
         return admission.is_closed(self.state)
 
-    def _is_dry(self, instance: object, newest: int) -> bool:
-        assert isinstance(instance, Instance)
-        return len(instance.running) == instance.evaluating and self._could_pull(instance, newest)
-
-    def _could_pull(self, instance: Instance, newest: int) -> bool:
-        staleness = self.state.config.staleness
-        may_run_on = staleness.partial_rollout or staleness.keep_kv or not instance.running
-        is_behind = instance.ready and instance.pulling is None and instance.policy_version < newest
-        is_behind = is_behind and not self.state.versions.rests.has(instance.peer, newest)
-        return is_behind and may_run_on and not self.evaluation.holds(instance)
+    def _behind(self, instances: Iterable[Instance], newest: int) -> list[Instance]:
+        """Those of them that have an older version and may pull."""
+        staleness, rests = self.state.config.staleness, self.state.versions.rests
+        may_run_on = staleness.partial_rollout or staleness.keep_kv
+        return [
+            instance
+            for instance in instances
+            if instance.policy_version < newest
+            and instance.pulling is None
+            and instance.ready
+            and (may_run_on or not instance.running)
+            and not rests.has(instance.peer, newest)
+            and not self.evaluation.holds(instance)
+        ]
 
     def _view(self, instance: Instance, useful: int) -> SyncView:
         view = instances.instance_view(self.state, instance)
-        parked = homes.parked(instance, self.state.groups)
+        parked = homes.parked(instance, self.state.groups) if instance.parked else []
         restart_s = 0.0
         if not self.state.config.staleness.keep_kv:
             for count, tokens in ((view.running, view.resident_tokens), (len(parked), sum(parked))):

@@ -142,10 +142,18 @@ class Choices:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _open_versions(self, head: Head, group: Group) -> list[int]:
-        """Of the versions that instances are under, newest first, those that it may run under."""
-        trajectory, is_fresh, newest = head.trajectory, head.is_fresh, head.policy_version
-        may = self._may_run
-        return [v for v in self.versions if v <= newest and may(group, trajectory, is_fresh, v)]
+        """Of the versions that instances are under, newest first, those that it may run under.
+
+        No token is older than the one before it, and nothing starts that the ledger has no room for.
+        """
+        ledger, newest = self.state.ledger, head.policy_version
+        there = [version for version in self.versions if version <= newest]
+        if head.is_fresh:
+            return [version for version in there if ledger.can_reserve(version)]
+        begun_at = head.trajectory.newest_version
+        if begun_at >= 0:
+            return [version for version in there if version >= begun_at]
+        return [version for version in there if ledger.can_lower(group.id, version)]
 
     def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
         """No instance has the KV for this: the largest takes it when it is idle, and its engine decides."""
@@ -216,14 +224,3 @@ class Choices:
         if not trajectory.segments:
             self._sibling, self._sibling_due = found, due
         return found
-
-    def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
-        """Check the version rules for a start or a continuation.
-
-        No token is older than the one before it, and nothing starts that the ledger has no room for.
-        """
-        if is_fresh:
-            return self.state.ledger.can_reserve(policy_version)
-        if trajectory.segments and (newest := trajectory.newest_version) >= 0:
-            return policy_version >= newest
-        return self.state.ledger.can_lower(group.id, policy_version)
