@@ -22,7 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.view import made
-from benchmarks.view_scale import AGE_S, due_times, p95
+from benchmarks.view_scale import AGE_S, add_options, due_times, p95
 from controller.durability.core_image import InParts
 from controller.durability.recording import Recording
 from controller.host.collector import rare_collections
@@ -159,13 +159,7 @@ def measure(path: Path, *, share: float, rate: float, seconds: float) -> None:
 def main() -> int:
     """Always 0: it measures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--instances", type=int, default=1024)
-    parser.add_argument("--in-hand", type=int, default=100_000)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--run", default="")
-    parser.add_argument("--rate", type=float, default=1_000.0, help="events a second")
-    parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--share", type=float, default=0.5, help="of the journal that is there at first")
+    add_options(parser)
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)

@@ -281,17 +281,22 @@ def growth(path: Path) -> None:
     )
 
 
-def main() -> int:
-    """Always 0: it measures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which run is followed, and how fast it goes on."""
     parser.add_argument("--instances", type=int, default=1024)
     parser.add_argument("--in-hand", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--run", default="")
-    parser.add_argument("--pages", default="1", help="how many, or several such numbers: 0,1,20")
     parser.add_argument("--rate", type=float, default=1_000.0, help="events a second")
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--share", type=float, default=0.5, help="of the journal that is there at first")
+
+
+def main() -> int:
+    """Always 0: it measures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_options(parser)
+    parser.add_argument("--pages", default="1", help="how many, or several such numbers: 0,1,20")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)
