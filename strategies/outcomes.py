@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from protocol.settings import TrainerSettings
-from strategies.spreads import deviation
+from strategies.batches.spreads import deviation
 
 EPSILON = 1e-6  # keeps a group without variance at zero advantage instead of dividing by zero
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from controller.core.state.agents.episode_figures import EpisodeFigures
 from protocol.messages import GIVEN, TrainItem
-from strategies.spreads import spread
+from strategies.batches.spreads import spread
 
 if TYPE_CHECKING:
     from controller.core.state.groups import Group, Trajectory

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.spreads import deviation, spread
+from strategies.batches.spreads import deviation, spread
 
 
 def makers(dice: random.Random):
