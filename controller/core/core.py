@@ -53,14 +53,15 @@ from controller.core.events import (
 from controller.core.hearing import hear
 from controller.core.invariants import check_invariants
 from controller.core.liveness import idle_because, still_until, watch
+from controller.core.postponed import Postponed
 from controller.core.run_alarms import alarms_of
 from controller.core.shutdown import is_out_of_data, notice_end_of_data, wind_up
-from controller.core.state.accounts import without_rollout
-from controller.core.state.bottleneck import verdict
+from controller.core.state.bottleneck import Cause
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.state.views.instances import InstanceViews
+from controller.core.totals import summary
 from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
 from controller.core.wanted_payload import foretelling, groups_with_payload, keeps_payload
 from controller.core.worker_settings import worker_settings
@@ -79,6 +80,8 @@ class Core:
     ) -> None:
         self.state = RunState(config, strategies)
         self.is_undecided = False  # it has taken something in and not decided yet
+        self.postponed = Postponed()
+        self._cause: Cause = "start-up"  # what the next train step waited for, when that was looked at last
         self.views = InstanceViews(self.state)
         self.evaluation = EvaluationRounds(self.state)
         self.training_groups = TrainingGroups(self.state)
@@ -114,6 +117,7 @@ class Core:
 
         Of events that came together, all but the last may only be taken in, with `decides` False: what is to
         be decided because of them is decided after the last one, once. Until then the core is `undecided`.
+        What tells only of progress is decided upon with what comes next (see `postponed`).
         A run that is over goes on after `Restarted`, and else wants nothing more.
         """
         state = self.state
@@ -126,16 +130,21 @@ class Core:
         state.events += 1
         self.training.go_on()
         self._absorb(event)
-        self.is_undecided = not decides
+        was_undecided, self.is_undecided = self.is_undecided, not decides
         if not decides:
             self.scoring.take_completed()
             return self._take_commands()
+        if not was_undecided and self.postponed.may_wait(self, event):
+            return []
+        self.postponed.decided(now)
         return self._decide()
 
     def _advance(self, now: float) -> None:
         """Account the time that has passed."""
         state = self.state
-        cause = awaited(self)
+        if self.postponed.until is None:  # else it is as it was: progress changes nothing of it
+            self._cause = awaited(self)
+        cause = self._cause
         busy = 0 if cause == "weights" else state.registry.busy_instances  # they have work, and all pull
         state.accounts.advance(now, cause=cause, ready=state.registry.ready_instances, busy=busy)
         self._forgive(now)
@@ -161,9 +170,10 @@ class Core:
             self.pulls.end_rests()
             self.pulls.serve_evaluation()
             self.pulls.run()
-            self.migrations.run()
-            self.evaluation_placement.run()
-            self.dispatch.run()
+            if not self.pulls.is_cut:  # who is told to pull next takes no more work at its old version
+                self.migrations.run()
+                self.evaluation_placement.run()
+                self.dispatch.run()
             self.report_pace.run()
             self.scoring.take_completed()
             self.scoring.assign()
@@ -184,14 +194,20 @@ class Core:
         self.limits.see(wanted)
         return wanted
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last step has left something that is told or placed at once."""
+        is_cut = self.pulls.is_cut or self.dispatch.is_cut or self.evaluation_placement.is_cut
+        return is_cut and self.state.ending is None
+
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens before; None if nothing is awaited."""
         if self.state.finished:
             return None
-        if self.is_undecided or self.dispatch.is_cut or self.evaluation_placement.is_cut:
+        if self.is_undecided or self.is_cut:
             return self.state.now
         moments = (
-            self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
+            self.postponed.until, self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
             self.limits.next(), self.episodes.next(), self.state.versions.rests.next(), still_until(self),
         )  # fmt: skip
         return min([moment for moment in moments if moment is not None], default=None)
@@ -238,30 +254,7 @@ class Core:
 
     def summary(self) -> dict[str, object]:
         """Totals for summary.json."""
-        accounts, config = self.state.accounts, self.state.config
-        totals = accounts.summary(self.state.now) | self.state.device_figures
-        cap = self.state.pace.cap / self.state.ledger.batch_groups
-        totals["verdict"] = verdict(accounts.figures(cap=cap), config)
-        if self.state.windows.total.windows:
-            totals |= self.state.windows.total.figures()
-        if config.trainer.is_supervised:
-            totals = without_rollout(totals)
-        return {
-            "is_success": self.state.ending_is_success and self.state.ending is not None,
-            "ending": self._how_it_ended(),
-            "reason": self.state.ending or "",
-            "steps_wanted": config.run.steps,
-            **totals,
-        }
-
-    def _how_it_ended(self) -> str:
-        """`done`, `stopped` (in good order, before its last step) or `failed`; "" while it goes on."""
-        state = self.state
-        if state.ending is None:
-            return ""
-        if not state.ending_is_success:
-            return "failed"
-        return "stopped" if state.is_stopped and state.steps < state.config.run.steps else "done"
+        return summary(self)
 
     def check(self) -> None:
         """Every invariant, as assertions. Raises: AssertionError."""

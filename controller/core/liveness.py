@@ -121,7 +121,7 @@ def idle_because(core: "Core") -> str:
 
 def _at_work(core: "Core") -> Reason | None:
     state, now = core.state, core.state.now
-    if core.dispatch.is_cut or core.evaluation_placement.is_cut:
+    if core.is_cut:
         return Reason(ReasonKind.RUNS, "the controller", now, "more work is placed at once")
     trainer = state.registry.trainer()
     if trainer is not None and core.training.is_working:

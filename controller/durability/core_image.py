@@ -24,7 +24,7 @@ from controller.config import data as data_settings
 from controller.config import evaluation as evaluation_settings
 from controller.config import limits as limit_settings
 from controller.config import models
-from controller.core import core
+from controller.core import core, postponed
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import (
@@ -89,7 +89,7 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     futile_groups, groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift,
     membership, migration,
-    models, plausibility, policy_versions, publication, pulls, purposes, reattachment, recent_failures,
+    models, plausibility, policy_versions, postponed, publication, pulls, purposes, reattachment, recent_failures,
     registry,
     prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, shared_device,
     source_mixture, stragglers, supervised, told, told_agents, trainer_batches, training, training_groups,

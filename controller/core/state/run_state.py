@@ -168,6 +168,11 @@ class RunState:
         if count == 10 ** (len(str(count)) - 1):
             self._out.append(Warn(f"{text} (time {count} of its kind)" if count > 1 else text))
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether this step has wanted something so far."""
+        return bool(self._out)
+
     def take_commands(self) -> list[Command]:
         """The commands of this step, which is over."""
         out, self._out = self._out, []

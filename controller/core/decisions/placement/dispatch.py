@@ -19,7 +19,7 @@ from controller.core.state.views.instances import InstanceViews
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
 
-ROUTES_PER_STEP = 128  # then other events have their turn
+ROUTES_PER_STEP = 64  # then other events have their turn
 ROUTES_PER_MOMENT = 256  # because of all events of one moment: then who waits outside the core has its turn
 
 

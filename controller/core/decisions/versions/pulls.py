@@ -2,7 +2,8 @@
 
 Invariants: a pull is told only to an instance that is ready and not pulling; what it runs is interrupted
 first, unless the weights are swapped under it on purpose; other instances go on; a version is told only while
-it is visible; an instance that can do nothing at its version pulls, whatever the strategy says.
+it is visible; an instance that can do nothing at its version pulls, whatever the strategy says; pulls per step
+are bounded, and who is chosen beyond that is told with the ticks that follow at once, before any more work.
 Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
@@ -20,6 +21,8 @@ from protocol.messages import Interrupt, Pull
 from strategies.cost_model import prefill_s
 from strategies.views import SyncView
 
+PULLS_PER_STEP = 128  # then other events have their turn
+
 
 class Pulls:
     """Keeps instances as new as it pays."""
@@ -31,6 +34,12 @@ class Pulls:
         self._decided_at = 0.0
         self._decided_after = 0
         self._was_placing = False  # an evaluation, at the last look
+        self._chosen: list[Instance] = []  # by the last decision, and not told yet
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some instances that were chosen are not told yet."""
+        return bool(self._chosen)
 
     def end_rests(self) -> None:
         """Instances whose rest is over may pull again."""
@@ -46,11 +55,18 @@ class Pulls:
         newest = self.state.versions.newest
         if newest is not None and self.state.versions.is_lost(newest.policy_version):
             self._seen = -1  # decide when it is there again
+            self._chosen = []
             return
-        if newest is None or not self._may_load or not self._is_due(newest.policy_version):
+        if newest is None or not self._may_load:
+            self._chosen = []
+            return
+        if self._chosen and newest.policy_version == self._seen:
+            self._pull_some(newest)
+            return
+        if not self._is_due(newest.policy_version):
             return
         self._seen, self._decided_at = newest.policy_version, self.state.now
-        self._decided_after = self.state.events
+        self._decided_after, self._chosen = self.state.events, []
         behind = self._behind(self.state.registry.instances(), newest.policy_version)
         behind = self.relay_tree.reachable(behind, newest)
         if not behind:
@@ -59,7 +75,14 @@ class Pulls:
         views = [self._view(instance, useful[instance.policy_version]) for instance in behind]
         settings = self.state.refresh_settings(admission.admissible(self.state))
         numbers = set(self.state.strategies.synchronize(views, settings))
-        self._pull([i for i in behind if i.id in numbers or self._must_pull(i)], newest)
+        self._chosen = [i for i in behind if i.id in numbers or self._must_pull(i)]
+        self._pull_some(newest)
+
+    def _pull_some(self, newest: Published) -> None:
+        """Tell as many of the chosen as one step may, if they are still there and may pull."""
+        some, self._chosen = self._chosen[:PULLS_PER_STEP], self._chosen[PULLS_PER_STEP:]
+        some = self._behind(some, newest.policy_version)
+        self._pull(self.relay_tree.reachable(some, newest), newest)
 
     def serve_evaluation(self) -> None:
         """Bring one instance to the weights that an evaluation waits for, if none is there or on its way.
