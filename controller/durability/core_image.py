@@ -327,7 +327,9 @@ class _Thawer:
             case 1:
                 return tuple(map(self.value, item[1:]))
             case 2:
-                return self._fill(made := [], lambda: made.extend(map(self.value, item[1:])))
+                self._seen.append(made := [])
+                made += [self.value(one) if type(one) is list else one for one in item[1:]]
+                return made
             case 3 | 6:
                 mapping: dict[Any, Any] = {} if tag == DICT else Counter()
                 return self._fill(mapping, lambda: self._pair(mapping, item))
@@ -363,15 +365,18 @@ class _Thawer:
 
     def _pair(self, mapping: dict[Any, Any], item: list[Any]) -> None:
         for i in range(1, len(item), 2):
-            mapping[self.value(item[i])] = self.value(item[i + 1])
+            key, one = self.value(item[i]), item[i + 1]
+            mapping[key] = self.value(one) if type(one) is list else one
 
     def _object(self, kind: type, names: tuple[str, ...], item: list[Any]) -> Any:
+        value = self.value  # asked of what is no plain value alone: most are, of millions
         if issubclass(kind, tuple):
-            return tuple.__new__(kind, map(self.value, item[1:]))
+            return tuple.__new__(kind, [value(one) if type(one) is list else one for one in item[1:]])
         made = object.__new__(kind)
         self._seen.append(made)
-        for name, value in zip(names, item[1:], strict=True):
-            object.__setattr__(made, name, self.value(value))
+        put = object.__setattr__
+        for name, one in zip(names, item[1:], strict=True):
+            put(made, name, value(one) if type(one) is list else one)
         return made
 
 

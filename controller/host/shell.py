@@ -101,6 +101,7 @@ class Shell:
     async def open(self) -> None:
         """Take the run directory, listen, and find the prompts. Raises: ConfigError; nothing is left then."""
         with ExitStack() as stack:
+            leave_what_is_there = stack.enter_context(rare_collections())
             self.directory = RunDirectory(self._config)
             stack.callback(self.directory.close)
             self._status = StatusFile(
@@ -135,7 +136,7 @@ class Shell:
             self._server.start()
             self.directory.publish_address(self._server.endpoint)
             self._start = time.monotonic() - (past.now if past else 0.0)
-            stack.enter_context(rare_collections())
+            leave_what_is_there()
             self._stack = stack.pop_all()
 
     def _listen(self, stack: ExitStack) -> None:

@@ -12,3 +12,12 @@ def test_collections_are_rare_inside_and_as_before_outside():
         assert gc.get_freeze_count() > frozen
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_what_is_there_later_can_be_left_too():
+    with rare_collections() as leave_what_is_there:
+        before = gc.get_freeze_count()
+        kept = [[] for _ in range(1000)]
+        assert gc.get_freeze_count() == before
+        leave_what_is_there()
+        assert gc.get_freeze_count() >= before + len(kept)
