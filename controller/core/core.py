@@ -197,7 +197,8 @@ class Core:
     @property
     def is_cut(self) -> bool:
         """Whether the last step has left something that is told or placed at once."""
-        is_cut = self.pulls.is_cut or self.dispatch.is_cut or self.evaluation_placement.is_cut
+        told = self.pulls.is_cut or self.report_pace.is_cut
+        is_cut = told or self.dispatch.is_cut or self.evaluation_placement.is_cut
         return is_cut and self.state.ending is None
 
     def next_deadline(self) -> float | None:

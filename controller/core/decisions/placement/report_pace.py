@@ -3,7 +3,7 @@
 Invariants: progress comes never more often than every FASTEST_PROGRESS_S seconds nor less often than every
 SLOWEST_S, so what a lost worker had not told of is what it generates in so long; all instances report at one
 pace; it is a function of how many responses run and how many instances there are, and changes in few steps,
-up at once and down late.
+up at once and down late; who is told per step is bounded, and the others are told with the ticks that follow.
 """
 
 from bisect import bisect_left
@@ -21,6 +21,7 @@ MOST_RUNNING = tuple(step * RESPONSES_PER_S for step in STEPS)
 LOADS_PER_S = 256  # that a controller gets: each takes it about 0.1 ms
 STATUS_STEPS = tuple(FASTEST_STATUS_S * 2 ** (step / 2) for step in range(9))  # to SLOWEST_STATUS_S
 MOST_INSTANCES = tuple(step * LOADS_PER_S for step in STATUS_STEPS)
+TOLD_PER_STEP = 128  # then other events have their turn
 LATE = 2  # steps too slow, from which on it is made faster: what hovers between two does not change
 
 
@@ -33,6 +34,12 @@ class ReportPace:
         """Of STEPS."""
         self.status_step = 0
         """Of STATUS_STEPS."""
+        self._untold: list[Instance] = []  # of the newest pace
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some instances have not been told the pace."""
+        return bool(self._untold)
 
     @property
     def progress_s(self) -> float:
@@ -49,19 +56,21 @@ class ReportPace:
         return rollout.first_status_s * self.progress_s / FASTEST_PROGRESS_S
 
     def run(self) -> None:
-        """Tell all instances if what runs now asks for another pace."""
+        """Tell instances if what runs now asks for another pace."""
         rollout, registry = self.state.config.rollout, self.state.registry
         step, status_step = self.step, self.status_step
         if rollout.progress_s == "auto":
             step = _next(step, MOST_RUNNING, registry.running)
         if rollout.status_s == "auto":
             status_step = _next(status_step, MOST_INSTANCES, registry.ready_instances)
-        if (step, status_step) == (self.step, self.status_step):
-            return
-        self.step, self.status_step = step, status_step
-        for instance in registry.instances():
-            if instance.ready:
-                self.tell(instance)
+        if (step, status_step) != (self.step, self.status_step):
+            self.step, self.status_step = step, status_step
+            self._untold = list(registry.instances())
+        if self._untold:
+            some, self._untold = self._untold[:TOLD_PER_STEP], self._untold[TOLD_PER_STEP:]
+            for instance in some:
+                if instance.ready:
+                    self.tell(instance)
 
     def on_ready(self, instance: Instance) -> None:
         """One that begins reports as the configuration says."""
@@ -75,6 +84,7 @@ class ReportPace:
     def restart(self) -> None:
         """Nobody has been told anything by this controller."""
         self.step = self.status_step = 0
+        self._untold = []
 
 
 def _next(step: int, most: Sequence[float], amount: int) -> int:

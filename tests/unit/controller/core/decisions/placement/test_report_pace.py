@@ -10,6 +10,7 @@ from controller.core.decisions.placement.report_pace import (
     SLOWEST_S,
     STATUS_STEPS,
     STEPS,
+    TOLD_PER_STEP,
     ReportPace,
 )
 from protocol.messages import Report
@@ -113,3 +114,30 @@ def test_who_begins_in_a_large_run_is_told_its_pace():
     state.said.clear()
     pace.on_ready(state.instances[0])
     assert state.said == [("0", Report(0.5, pace.status_s))]
+
+
+def test_many_are_told_in_several_steps_each_once_and_who_left_meanwhile_is_not():
+    state = Told()
+    state.instances = [SimpleNamespace(peer=f"{n}", ready=True) for n in range(2 * TOLD_PER_STEP + 1)]
+    pace = ReportPace(state)
+    paced(state, pace, 2 * RESPONSES_PER_S)
+    assert len(state.said) == TOLD_PER_STEP
+    assert pace.is_cut
+    state.instances[-1].ready = False
+    while pace.is_cut:
+        before = len(state.said)
+        pace.run()
+        assert len(state.said) <= before + TOLD_PER_STEP
+    assert [peer for peer, _ in state.said] == [f"{n}" for n in range(2 * TOLD_PER_STEP)]
+
+
+def test_a_pace_that_changes_again_is_told_to_all_from_the_first():
+    state = Told()
+    state.instances = [SimpleNamespace(peer=f"{n}", ready=True) for n in range(2 * TOLD_PER_STEP)]
+    pace = ReportPace(state)
+    paced(state, pace, 2 * RESPONSES_PER_S)
+    paced(state, pace, RESPONSES_PER_S // 2)
+    while pace.is_cut:
+        pace.run()
+    newest = {peer: message.progress_s for peer, message in state.said}
+    assert newest == {f"{n}": 0.5 for n in range(2 * TOLD_PER_STEP)}
