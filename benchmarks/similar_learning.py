@@ -103,8 +103,9 @@ def main() -> None:
         by_tokens.append(at(similar, tokens, 0) - at(mixed, tokens, 0))
         by_time.append(at(similar, seconds, 1) - at(mixed, seconds, 1))
         areas.append(fmean(one[2] for one in similar) - fmean(one[2] for one in mixed))
-    print(f"\n{options.steps} steps, bound {options.bound}, {options.prompts} prompts, seeds {options.seeds}, "
-          f"{platform.machine()}, {HELD_OUT} held-out prompts x {SAMPLES}; similar less mixed:")  # fmt: skip
+    print(f"\n{options.steps} steps, bound {options.bound}, {options.prompts} prompts, "
+          f"seeds {options.seeds}, {platform.machine()}, {HELD_OUT} held-out prompts x {SAMPLES}; "
+          "similar less mixed:")  # fmt: skip
     rows = {"after the last step": last, "at equal trained tokens": by_tokens, "at equal seconds": by_time,
             "mean over all looks": areas}  # fmt: skip
     for name, differences in rows.items():

@@ -113,7 +113,8 @@ def cost(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
         rows.append([*counts, *worst, *rates, said])
     header = ["instances", "events", "us per event", "median us", "99.9 % ms", "worst ms", "events per s",
               "share of a core", "misses"]  # fmt: skip
-    note = f"{TRAJECTORIES} trajectories per instance, reports once a second; worst: without the first step, and what ends the run."
+    worst = "worst: without the first step, and what ends the run"
+    note = f"{TRAJECTORIES} trajectories per instance, reports once a second; {worst}."
     size = INSTANCES[0 if runner.is_quick else 1]
     top = hot_spots(size, 3)
     profiled = Table(

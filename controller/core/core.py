@@ -208,8 +208,9 @@ class Core:
         if self.is_undecided or self.is_cut:
             return self.state.now
         moments = (
-            self.postponed.until, self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
-            self.limits.next(), self.episodes.next(), self.state.versions.rests.next(), still_until(self),
+            self.postponed.until, self.state.registry.leases.next(), self.training.held_until,
+            self.membership.vacant_until, self.limits.next(), self.episodes.next(),
+            self.state.versions.rests.next(), still_until(self),
         )  # fmt: skip
         return min([moment for moment in moments if moment is not None], default=None)
 

@@ -1,9 +1,9 @@
 """When a decision may wait: what tells only of progress is decided upon with what comes next.
 
-Nearly all events of a large run say that responses have grown, or how busy an instance is. A decision looks at
-the whole cluster and finds nothing to do because of them. So if there was a decision less than POSTPONED_S
-ago, the core takes such an event in and decides with the next event that is more, or when that time is over.
-Of a few instances such events are so rare that a Tick would come for each of them: there none waits.
+Nearly all events of a large run say that responses have grown, or how busy an instance is. A decision looks
+at the whole cluster and finds nothing to do because of them. So if there was a decision less than
+POSTPONED_S ago, the core takes such an event in and decides with the next event that is more, or when that
+time is over. Of a few instances such events are so rare that a Tick would come for each: there none waits.
 Invariant: nothing that was due is late by it, and no decision is later than POSTPONED_S after an event.
 """
 
@@ -26,7 +26,7 @@ class Postponed:
         self.until: float | None = None
         """When it is decided upon at the latest; None if nothing waits."""
         self._decided_at = float("-inf")
-        self._due = float("inf")  # what else was due when the first of them came; progress makes nothing earlier
+        self._due = float("inf")  # whatever else is due; progress makes nothing earlier
 
     def decided(self, now: float) -> None:
         """Nothing waits any more."""

@@ -2,8 +2,8 @@
 
 Invariants: a pull is told only to an instance that is ready and not pulling; what it runs is interrupted
 first, unless the weights are swapped under it on purpose; other instances go on; a version is told only while
-it is visible; an instance that can do nothing at its version pulls, whatever the strategy says; pulls per step
-are bounded, and who is chosen beyond that is told with the ticks that follow at once, before any more work.
+it is visible; an instance that can do nothing at its version pulls, whatever the strategy says; pulls per
+step are bounded, and who is chosen beyond that is told with the ticks that follow, before any more work.
 Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
