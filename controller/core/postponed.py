@@ -26,7 +26,6 @@ class Postponed:
         self.until: float | None = None
         """When it is decided upon at the latest; None if nothing waits."""
         self._decided_at = float("-inf")
-        self._due = float("inf")  # whatever else is due; progress makes nothing earlier
 
     def decided(self, now: float) -> None:
         """Nothing waits any more."""
@@ -40,10 +39,8 @@ class Postponed:
             return False
         if not _is_progress(event.message) or state.is_asking or core.is_cut or state.ending is not None:
             return False
-        if self.until is None:
-            due = core.next_deadline()
-            self._due = float("inf") if due is None else due
-        if self._due <= state.now:
+        due = core.next_deadline()  # each time, as a decision does: what is looked up is put in order by it
+        if due is not None and due <= state.now:
             return False
         self.until = self._decided_at + POSTPONED_S
         return True
