@@ -2,47 +2,31 @@
 
 The same prompts in the same windows, one optimizer step a batch, every response weighed alike (as
 docs/batches.md advises); only the sampler differs. Reward on held-out prompts after every `--every` steps;
-between two such points it is interpolated, at equal trained tokens and at equal seconds. Invariant: runs of
-one seed begin with the same model; one that has ended is not made again: delete runs/similar_learning to
-start over.
+between two such points it is interpolated, at equal trained tokens and at equal seconds. Runs that have ended
+are kept in runs/similar_learning, and not made again.
 """
 
 import argparse
 import json
 import platform
-import subprocess
-import sys
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
+from benchmarks.quickstart_runs import HELD_OUT, SAMPLES, TASK, QuickstartRuns
 from controller.simulation.intervals import with_interval
+from protocol.importing import load_object
 
-ROOT = Path(__file__).parents[1]
-RUNS = ROOT / "runs" / "similar_learning"
-TASK = ROOT / "examples" / "ledger_task.py"
+RUNS = QuickstartRuns("similar_learning")
 SAMPLERS = {"mixed": "in_order", "similar": "similar_length"}
-HELD_OUT_SEED, HELD_OUT, SAMPLES = 10_007, 128, 4
 Curve = list[tuple[float, float, float]]  # trained tokens, seconds of the run, reward on held-out prompts
-
-
-def launch(name: str, *settings: str) -> None:
-    """Make the quickstart with these settings. Raises: SystemExit if it fails."""
-    own = ("run.dir=runs/similar_learning", f"run.name={name}", "view.start=off", *settings)
-    command = [sys.executable, "launch.py", "examples/quickstart.yaml", *own]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{name} failed: {done.stderr.strip()[-800:]}")
 
 
 def rows_of(seed: int, prompts: int) -> Path:
     """A file of so many prompts, which a run reads again and again."""
-    sys.path.insert(0, str(TASK.parent))
-    from ledger_task import prompts as endless
-
-    path = RUNS / f"prompts_{seed}_{prompts}.jsonl"
-    source = endless(seed=seed)
+    path = RUNS.folder / f"prompts_{seed}_{prompts}.jsonl"
+    source = load_object(f"{TASK}:prompts")(seed=seed)
     path.write_text("".join(f"{json.dumps(next(source))}\n" for _ in range(prompts)))
     return path
 
@@ -50,21 +34,14 @@ def rows_of(seed: int, prompts: int) -> Path:
 def curve(kind: str, seed: int, options: argparse.Namespace) -> tuple[Curve, dict]:
     """Held-out rewards of one run, and what its summary says of the sampler."""
     name = f"{kind}_{seed}_{options.steps}"
-    folder, model = RUNS / name, RUNS / f"model_{seed}"
-    if not (model / "summary.json").exists():
-        launch(model.name, f"run.seed={seed}", "run.steps=1")
-    if not (folder / "summary.json").exists():
-        held_out = {"path": f"{TASK}:prompts", "max_prompts": HELD_OUT, "seed": HELD_OUT_SEED}
-        launch(
-            name, f"run.seed={seed}", f"run.steps={options.steps}", "model.factory=null",
-            f"model.path={model / 'model'}", f"data.path={rows_of(seed, options.prompts)}",
-            f"staleness.max_staleness={options.bound}", f"staleness.sampler={SAMPLERS[kind]}",
-            "trainer.minibatches=1", "trainer.loss_aggregation=sequence_mean",
-            f"evaluation.every_steps={options.every}", f"evaluation.samples={SAMPLES}",
-            f"evaluation.data={json.dumps({'held_out': held_out})}",
-        )  # fmt: skip
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    judged = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+    settings = (
+        f"run.steps={options.steps}", f"data.path={rows_of(seed, options.prompts)}",
+        f"staleness.max_staleness={options.bound}", f"staleness.sampler={SAMPLERS[kind]}",
+        "trainer.minibatches=1", "trainer.loss_aggregation=sequence_mean",
+    )  # fmt: skip
+    if not RUNS.make(name, seed, settings, every_steps=options.every):
+        raise SystemExit(f"{name} failed, so there is nothing to compare.")
+    lines, judged = RUNS.lines(name, "metrics.jsonl"), RUNS.lines(name, "evaluations.jsonl")
     tokens = [0.0, *np.cumsum([line["tokens"] for line in lines]).tolist()]
     times = [0.0, *(line["time_s"] for line in lines)]
     versions = [one["policy_version"] for one in judged]
@@ -72,7 +49,7 @@ def curve(kind: str, seed: int, options: argparse.Namespace) -> tuple[Curve, dic
         (tokens[version], times[version], one["reward/mean"])
         for version, one in zip(versions, judged, strict=True)
     ]
-    return points, json.loads((folder / "summary.json").read_text())
+    return points, RUNS.summary(name)
 
 
 def at(points: Curve, place: float, column: int) -> float:
@@ -89,7 +66,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=512, help="in an epoch; 32 make a batch")
     parser.add_argument("--bound", type=int, default=1)
     options = parser.parse_args()
-    RUNS.mkdir(parents=True, exist_ok=True)
+    RUNS.folder.mkdir(parents=True, exist_ok=True)
     last, by_tokens, by_time, areas = list[float](), list[float](), list[float](), list[float]()
     for seed in options.seeds:
         found: dict[str, Curve] = {}

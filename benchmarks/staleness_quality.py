@@ -4,24 +4,21 @@ seeds.
 Every group waits until its last admissible step (`in_flight_batches: all`), so that the mean staleness is
 near the bound. Quality is the mean reward on held-out prompts of the last policy version, which no train step
 has seen. Differences are seed by seed, with their 95 % intervals: to the first bound of the first kind, and
-with `--pairs` of the second kind to the first at the same bound. Invariants: runs of one seed begin with the
-same model; one that has ended is not made again: delete runs/staleness_quality to start over.
+with `--pairs` of the second kind to the first at the same bound. Runs that have ended are kept in
+runs/staleness_quality, and not made again.
 """
 
 import argparse
 import json
 import platform
-import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 from statistics import fmean, stdev
 
+from benchmarks.quickstart_runs import HELD_OUT, SAMPLES, QuickstartRuns
 from controller.simulation.intervals import with_interval
 
-ROOT = Path(__file__).parents[1]
-RUNS = ROOT / "runs" / "staleness_quality"
-TASK = ROOT / "examples" / "ledger_task.py"
+RUNS = QuickstartRuns("staleness_quality")
 KINDS = {
     "corrected": [],  # the quickstart's own: decoupled PPO with truncated importance weights
     "uncorrected": ["trainer.importance=none"],  # stale responses taken for the policy's own
@@ -34,48 +31,20 @@ KINDS = {
     "m2po": ["trainer.algorithm=m2po"],  # a bound on the second moment of the log ratios
     "kv_kept": ["staleness.keep_kv=true"],  # as corrected, weights change under running responses
 }
-HELD_OUT_SEED, HELD_OUT, SAMPLES = 10_007, 128, 4
-
-
-def launch(name: str, *settings: str) -> bool:
-    """Whether the quickstart with these settings came to its end."""
-    own = ("run.dir=runs/staleness_quality", f"run.name={name}", *settings)
-    command = [sys.executable, "launch.py", "examples/quickstart.yaml", *own]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{name} failed: {done.stderr.strip()[-500:]}", flush=True)
-    return done.returncode == 0
-
-
-def model_of(seed: int) -> Path:
-    """The model that all runs of a seed begin with, warm-started here if it is not there."""
-    name = f"model_{seed}"
-    if not (RUNS / name / "summary.json").exists() and not launch(name, f"run.seed={seed}", "run.steps=1"):
-        raise SystemExit(f"No model for seed {seed}.")
-    return RUNS / name / "model"
 
 
 def run(kind: str, bound: int, seed: int, steps: int) -> dict[str, float] | None:
     """The figures of one run; None if it failed."""
     name = f"{kind}_{bound}_{seed}_{steps}"
-    folder = RUNS / name
-    if not (folder / "summary.json").exists():
-        held_out = {"path": f"{TASK}:prompts", "max_prompts": HELD_OUT, "seed": HELD_OUT_SEED}
-        settings = [
-            f"run.seed={seed}", f"run.steps={steps}", "model.factory=null", f"model.path={model_of(seed)}",
-            f"staleness.max_staleness={bound}", "staleness.in_flight_batches=all",
-            f"evaluation.every_steps={steps}", f"evaluation.samples={SAMPLES}",
-            f"evaluation.data={json.dumps({'held_out': held_out})}", *KINDS[kind],
-        ]  # fmt: skip
-        if not launch(name, *settings):
-            return None
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    judged = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+    settings = (f"run.steps={steps}", f"staleness.max_staleness={bound}", "staleness.in_flight_batches=all")
+    if not RUNS.make(name, seed, (*settings, *KINDS[kind]), every_steps=steps):
+        return None
+    lines, judged = RUNS.lines(name, "metrics.jsonl"), RUNS.lines(name, "evaluations.jsonl")
     return {
         "before": judged[0]["reward/mean"],
         "after": judged[-1]["reward/mean"],
         "staleness": fmean(line["staleness/mean"] for line in lines),
-        "violations": json.loads((folder / "summary.json").read_text())["staleness/violations"],
+        "violations": RUNS.summary(name)["staleness/violations"],
     }
 
 

@@ -122,7 +122,7 @@ def idle_because(core: "Core") -> str:
 def _at_work(core: "Core") -> Reason | None:
     state, now = core.state, core.state.now
     if core.is_cut:
-        return Reason(ReasonKind.RUNS, "the controller", now, "more work is placed at once")
+        return Reason(ReasonKind.RUNS, "the controller", now, "more is told and placed at once")
     trainer = state.registry.trainer()
     if trainer is not None and core.training.is_working:
         return _of_worker(core, ReasonKind.RUNS, trainer)
