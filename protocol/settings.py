@@ -116,7 +116,7 @@ class RolloutSettings(Section):
     """Temperature, top-p, top-k, min-p, stop strings."""
     progress_s: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     """Seconds between two reports of unfinished responses; a lost worker's unreported tokens are made again.
-    `auto`: 0.5 to 2, so that the controller hears of 16,384 responses a second; a `status_s` that is a number
+    `auto`: 0.5 to 2, so that the controller hears of 8,192 responses a second; a `status_s` that is a number
     is stretched with it."""
     status_s: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     """Seconds between two load reports of a busy instance; an instance that runs dry reports at once.

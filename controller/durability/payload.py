@@ -40,9 +40,9 @@ CREATE TABLE IF NOT EXISTS chunks (
     tokens BLOB NOT NULL, logprobs BLOB NOT NULL, kept BLOB NOT NULL, checksum INTEGER NOT NULL);
 """
 LIVE_SHARE = 16  # 4 GiB by default: 260,000 responses in flight of 1,000 tokens each are half of that
-REPORTS_AT_ONCE = 8  # of a worker that are handed to their responses: some seconds of it
-FEW = 16  # responses, which are looked for one by one among those
-MOST_WAITING_BYTES = 1 << 18  # of a worker until then
+FEW = 16  # responses, which are looked for one by one among those that wait
+MOST_WAITING_BYTES = 1 << 20  # of a worker, that wait until they are handed to their responses: half a minute
+MOST_WAITING = 1 << 12  # deltas of them
 SETTLED_AT_ONCE = 2  # groups that one transaction writes as they came to be: some milliseconds each
 NOBODY = -1  # the group of tokens that nobody asks for
 Known = Mapping[tuple[int, int, int], int]
@@ -193,14 +193,14 @@ class Payload:
             (number, packed, chunk_checksum(number, packed), tokens, logprobs, kept,
              chunk_checksum(number, tokens, logprobs, kept)),
         )  # fmt: skip
-        if kept or "" not in message.endings:
+        if kept:
             self._put_alone(source, number, columns, (tokens, logprobs, kept))
             return
         reports = self._newest.of(source)
         reports.numbers.append(number)
         if new := reports.take(columns[:5], tokens, logprobs):
             self._note(reports, self._groups.intersection(new))
-        if len(reports) == REPORTS_AT_ONCE or reports.size_bytes > MOST_WAITING_BYTES:
+        if reports.deltas > MOST_WAITING or reports.size_bytes > MOST_WAITING_BYTES:
             self._extend(self._newest.close(source))
 
     def _put_alone(

@@ -1,7 +1,7 @@
 """Payload of groups in memory: what is held of one, a bounded pool of them, and reports as they came."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from typing import Self
 
 import numpy as np
@@ -140,6 +140,7 @@ Response = tuple[int, int, int]
 """(group, member, attempt)."""
 Part = tuple[Response, int, bytes, bytes]
 """Of a response from a token on: tokens and logprobs."""
+NEW = -1  # the place of a response that was not told of before
 
 
 class ReportSeries:
@@ -151,8 +152,8 @@ class ReportSeries:
     """
 
     __slots__ = (
-        "_came", "_names", "_places", "_responses", "_rows", "is_open", "known", "needed", "numbers",
-        "size_bytes",
+        "_came", "_names", "_places", "_responses", "_rows", "deltas", "is_open", "known", "needed",
+        "numbers", "size_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -163,7 +164,8 @@ class ReportSeries:
         self.known: set[int] = set()
         """Those groups, while it is open."""
         self.is_open = True
-        self.size_bytes = 0
+        self.size_bytes = self.deltas = 0
+        """Of the reports that wait."""
         self._rows: dict[Response, int] = {}  # of the responses that are told of: their places among these
         self._responses: list[Response | None] = []  # None: it was handed over
         self._came: list[tuple[list[int], tuple[int, ...], tuple[int, ...], bytes, bytes]] = []
@@ -185,17 +187,27 @@ class ReportSeries:
         """Keep a report: groups, members, attempts, starts, counts; returns groups that may be new to it."""
         *names, starts, counts = columns
         new = list[int]()
-        if names != self._names:  # else it is of the same responses as the one before, as most are
+        if names != self._names:  # else it is of the same responses as the one before
             keys = list(zip(*names, strict=True))
-            for key in keys:
-                if key not in self._rows:
-                    self._rows[key] = len(self._responses)
-                    self._responses.append(key)
-                    new.append(key[0])
-            self._names, self._places = names, list(map(self._rows.__getitem__, keys))
+            places = list(map(self._rows.get, keys, repeat(NEW)))
+            place = 0
+            for _ in range(places.count(NEW)):
+                place = places.index(NEW, place)
+                new.append(keys[place][0])
+                places[place] = self._row_of(keys[place])
+            self._names, self._places = names, places
         self._came.append((self._places, starts, counts, tokens, logprobs))
         self.size_bytes += len(tokens) + len(logprobs)
+        self.deltas += len(counts)
         return new
+
+    def _row_of(self, key: Response) -> int:
+        """Of one that may be new: a report may tell of it twice."""
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = len(self._responses)
+            self._responses.append(key)
+        return row
 
     def leave_out(self, group: int) -> list[tuple[Response, int]]:
         """Count what has come of a group as handed over; returns its responses, and their places."""
@@ -260,7 +272,7 @@ class ReportSeries:
 
     def forget(self) -> None:
         """Be closed: only its records are of use."""
-        self.is_open, self.size_bytes = False, 0
+        self.is_open, self.size_bytes, self.deltas = False, 0, 0
         self.known, self._rows, self._responses, self._came, self._names = set(), {}, [], [], []
 
 

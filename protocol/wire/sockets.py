@@ -2,8 +2,8 @@
 
 Invariants:
 - Only the drain receives, a bounded number of messages at a time.
-- A socket that hears much is drained once per PAUSE_S, so that its owner can take many messages at a time;
-  one that hears little, at once. What waits meanwhile waits in libzmq, unacknowledged.
+- A socket that hears much is drained once per PAUSE_S or two, so that its owner takes many messages at once;
+  one that hears little has no pauses. What waits meanwhile waits in libzmq, unacknowledged.
 - libzmq's descriptor signals a mailbox that sends read as well: each send outside the drain is followed by
   `kick`, or the socket falls silent for good (10 of 30 stress runs without it, none with it).
 - What a full or absent peer does not take stays in its session, bounded in bytes and in messages.
@@ -32,7 +32,10 @@ MORE = int(zmq.SNDMORE) | NOBLOCK
 POLLIN = int(zmq.POLLIN)
 EVENTS = int(zmq.EVENTS)
 DRAIN_LIMIT = 256  # messages taken in one callback, so that timers and other sockets get their turn
-PAUSE_S = 0.02  # from one drain to the next, where messages are many: a route waits no longer for it
+PAUSE_S = 0.02  # from one drain to the next, where messages are many
+MOST_PAUSES = (
+    2.0  # where they are very many: a turn costs 2 ms beside its messages, and a route waits so long
+)
 MANY = 30.0  # messages, each counted half after HALF_S: 200 a second
 HALF_S = 0.1
 RETRY_S = 0.01  # between two tries to hand a full or absent peer what waits for it
@@ -120,6 +123,7 @@ class DrainedSocket(ABC):
     def __init__(self, kind: int, endpoint: str, *, max_frame_bytes: int) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(kind)
+        self._descriptor = self._socket.fileno()  # each time it is asked, libzmq is
         self._is_router = kind == zmq.ROUTER
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False
@@ -150,7 +154,7 @@ class DrainedSocket(ABC):
     def start(self) -> None:
         """Begin to receive, in the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.fileno(), self.kick)
+        self._loop.add_reader(self._descriptor, self.kick)
         if self._monitor is not None:
             self._loop.add_reader(self._monitor.fileno(), self._drain_monitor)
             self._loop.call_soon(self._drain_monitor)
@@ -161,16 +165,16 @@ class DrainedSocket(ABC):
         if self._is_scheduled or self._loop is None:
             return
         self._is_scheduled = True
-        due = self._drained_at + self._pause_s
+        due = self._drained_at + self._pause_s * min(self._heard / MANY, MOST_PAUSES)
         if self._heard < MANY or due <= self._loop.time():
             self._loop.call_soon(self._drain)
         else:
-            self._loop.remove_reader(self._socket.fileno())  # it would call until the drain
+            self._loop.remove_reader(self._descriptor)  # it would call until the drain
             self._loop.call_at(due, self._drain_after_pause)
 
     def _drain_after_pause(self) -> None:
         if not self._socket.closed and self._loop is not None:
-            self._loop.add_reader(self._socket.fileno(), self.kick)
+            self._loop.add_reader(self._descriptor, self.kick)
             self._drain()
 
     def close(self, *, linger_ms: int = 0) -> None:
@@ -180,7 +184,7 @@ class DrainedSocket(ABC):
         if self._retry is not None:
             self._retry.cancel()
         if self._loop is not None:
-            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_reader(self._descriptor)
         if self._monitor is not None:
             if self._loop is not None:
                 self._loop.remove_reader(self._monitor.fileno())

@@ -14,7 +14,7 @@ from controller.core.state.run_state import RunState
 from protocol.messages import Report
 from protocol.settings import FASTEST_PROGRESS_S, FASTEST_STATUS_S
 
-RESPONSES_PER_S = 16_384  # that a controller hears of: a small share of a core
+RESPONSES_PER_S = 8_192  # that a controller hears of: a small share of a core
 SLOWEST_S = 2.0
 STEPS = tuple(FASTEST_PROGRESS_S * 2 ** (step / 2) for step in range(5))
 MOST_RUNNING = tuple(step * RESPONSES_PER_S for step in STEPS)

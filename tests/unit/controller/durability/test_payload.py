@@ -67,7 +67,7 @@ def test_a_group_that_was_scored_is_written_whole_and_what_still_comes_is_added(
         store.put_frames(*generated(Delta(0, 0, 0, 0, 2, 0, ""), Delta(1, 0, 0, 0, 2, 0, ""), first_token=5))
         store.put_frames(*generated(Delta(0, 0, 0, 2, 1, 0, "stop"), first_token=9))
     score(store, 0, [3])
-    assert (rows(store), rows(store, "payload")) == (1, 6)
+    assert (rows(store), rows(store, "payload")) == (2, 6)  # of one worker, and group 1 needs the first
     with store.transaction():
         store.put_frames(*generated(Delta(0, 0, 0, 3, 1, 0, "stop"), first_token=40))
     assert tokens(store, 0, 0, 4) == [5, 6, 9, 40]
@@ -144,7 +144,7 @@ def one_step(store: Store, model: Model, rng: random.Random, token: int) -> Mode
                 had = len(after.responses.get((group, member), ()))
                 again = had and rng.random() < 0.2  # said a second time
                 start, count = (0, had) if again else (had, rng.randrange(4))
-                deltas.append(Delta(group, member, 0, start, count, 0, ""))
+                deltas.append(Delta(group, member, 0, start, count, 0, rng.choice(("", "", "", "stop"))))
             message, frames = generated(*deltas, first_token=token)
             store.put_frames(message, frames, rng.choice("ab"))
             for delta in deltas:
@@ -180,8 +180,9 @@ LONG = [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(8, 300)
 
 
 @pytest.mark.parametrize("seed", [*range(8), *LONG])
-def test_whatever_happens_the_tokens_that_came_first_are_found(tmp_path, seed):
+def test_whatever_happens_the_tokens_that_came_first_are_found(tmp_path, seed, monkeypatch):
     rng = random.Random(seed)
+    monkeypatch.setattr("controller.durability.payload.MOST_WAITING", rng.choice((3, 30, 1 << 12)))
     cache_bytes, path = rng.choice((0, 5, 1 << 20)), tmp_path / "run.db"
     store, model = Store(path, cache_bytes=cache_bytes), Model()
     for step in range(40):
@@ -209,6 +210,23 @@ def test_whatever_happens_the_tokens_that_came_first_are_found(tmp_path, seed):
     assert (payload._live.groups, payload._cache.groups) == ({}, {})
 
 
+def test_reports_wait_until_they_are_many_or_large(monkeypatch):
+    store = with_groups(":memory:", 0)
+    monkeypatch.setattr("controller.durability.payload.MOST_WAITING", 3)
+    waiting = []
+    for start in range(8):
+        with store.transaction():
+            store.put_frames(*generated(Delta(0, 0, 0, start, 1, 0, ""), first_token=start), "a")
+        waiting.append(store._payload._newest.of("a").deltas)
+    assert waiting == [1, 2, 3, 0, 1, 2, 3, 0]
+    monkeypatch.setattr("controller.durability.payload.MOST_WAITING_BYTES", 15)
+    with store.transaction():
+        store.put_frames(*generated(Delta(0, 0, 0, 8, 1, 0, ""), first_token=8), "a")
+        store.put_frames(*generated(Delta(0, 0, 0, 9, 1, 0, ""), first_token=9), "a")
+    assert store._payload._newest.of("a").deltas == 0
+    assert tokens(store, 0, 0, 10) == list(range(10))
+
+
 def test_one_report_may_tell_twice_of_a_response_and_an_end_may_come_alone(tmp_path):
     store = with_groups(tmp_path / "run.db", 0, 1)
     twice = (Delta(0, 0, 0, 0, 2, 0, ""), Delta(1, 0, 0, 0, 1, 0, ""), Delta(0, 0, 0, 2, 2, 1, ""))
@@ -224,7 +242,7 @@ def test_one_report_may_tell_twice_of_a_response_and_an_end_may_come_alone(tmp_p
     assert tokens(store, 1, 0, 2) == [12, 17]
     with store.transaction():
         store.drop([0])
-    assert rows(store) == 3
+    assert rows(store) == 4  # those of a worker go with the last group that needs one of them
     with store.transaction():
         store.drop([1])
     assert rows(store) == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.wire.server import Server
-from protocol.wire.sockets import MANY, PAUSE_S
+from protocol.wire.sockets import MANY, MOST_PAUSES, PAUSE_S
 
 
 class Loop:
@@ -56,7 +56,14 @@ def test_many_messages_wait_for_the_end_of_the_pause_and_wake_nobody(server):
     assert not server._is_scheduled
 
 
+@pytest.mark.parametrize(("times", "pauses"), [(1.5, 1.5), (1000.0, MOST_PAUSES)])
+def test_the_more_come_the_longer_is_the_pause_and_it_stays_short(server, times, pauses):
+    server._heard, server._drained_at = times * MANY, server._loop.now
+    server.kick()
+    assert server._loop.asked[-1] == (server._loop.now + pauses * PAUSE_S, "_drain_after_pause")
+
+
 def test_after_the_pause_they_are_read_at_once(server):
-    server._heard, server._drained_at = 10 * MANY, server._loop.now - 2 * PAUSE_S
+    server._heard, server._drained_at = 10 * MANY, server._loop.now - 1.1 * MOST_PAUSES * PAUSE_S
     server.kick()
     assert server._loop.asked == [("soon", "_drain")]
