@@ -60,13 +60,19 @@ def is_whole(expected: object, checksum: Callable[..., object], *fields: object)
         return False
 
 
+FAILURES = sqlite3.Error, UnicodeDecodeError
+"""What SQLite raises; the latter where its own words quote a damaged name."""
+
+
 def damaged(path: str, what: str) -> RunError:
     """What to tell the user when something in run.db is not what was written. `what`: a main clause."""
     return RunError(f"{path} is damaged: {what}. Look at the disk, and {way_on(Path(path))}")
 
 
-def broken(path: str, error: sqlite3.Error | OSError) -> RunError:
-    """What to tell the user when SQLite fails."""
+def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | OSError) -> RunError:
+    """What to tell the user when SQLite fails; of the errors that are caught for it, see FAILURES."""
+    if isinstance(error, UnicodeDecodeError):
+        return damaged(path, f"SQLite says {error.object.decode(errors='replace')!r}")
     code = getattr(error, "sqlite_errorcode", None)
     if (code is not None and code & PRIMARY in CORRUPT) or "decode to UTF-8" in str(error):
         return damaged(path, f"SQLite says {str(error)!r}")

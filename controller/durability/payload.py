@@ -23,7 +23,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from controller.durability.damage import broken, chunk_checksum, damaged, is_whole, payload_checksum
+from controller.durability.damage import FAILURES, broken, chunk_checksum, damaged, is_whole, payload_checksum
 from controller.durability.kept_sets import records
 from controller.durability.payload_cache import Held, Newest, Part, Pool, ReportSeries
 from protocol.errors import LocalError
@@ -231,7 +231,7 @@ class Payload:
         """Add progress to what the cache has of its groups."""
         for part in parts:
             if not self._live.extend(*part):
-                self._evict(part[0][0])  # a hole: the file knows more than a cache could
+                self._evict(part[0][0])
 
     def _append(self, columns: tuple[_Column, ...], tokens: bytes, logprobs: bytes, kept: bytes) -> None:
         """Add a report to what the cache has of its groups."""
@@ -391,7 +391,7 @@ class Payload:
     def _in_words(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except FAILURES as error:
             raise broken(self._path, error) from error
 
     def _evict(self, group: int) -> None:

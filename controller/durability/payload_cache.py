@@ -110,18 +110,23 @@ class Pool:
     def extend(
         self, key: tuple[int, int, int], start: int, tokens: bytes, logprobs: bytes, record: bytes = b""
     ) -> bool:
-        """Add to what is here of (group, member, attempt); whether it goes on without a hole."""
+        """Add to what is here of (group, member, attempt).
+
+        Returns whether that is all there is to know: else it begins behind a hole, or with what is here
+        already, and only the file knows where that ended.
+        """
         pair = self.response(key) if tokens else None
         if pair is None:
             return True
-        there = len(pair[0])
-        if there == ITEM_BYTES * start:
+        there, begin = len(pair[0]), ITEM_BYTES * start
+        if there == begin:
             pair[0].extend(tokens)
             pair[1].extend(logprobs)
             if record:
                 self.groups[key[0]].put_kept(*key[1:], start, record)
             self.grow(2 * len(tokens) + len(record), keep=key[0])
-        return there >= ITEM_BYTES * start
+            return True
+        return there >= begin + len(tokens)
 
     def move(self, group: int, other: "Pool") -> None:
         """Hand a group to another pool, if it is here."""

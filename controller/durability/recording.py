@@ -20,7 +20,15 @@ from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.core.events import Event
 from controller.durability.core_image import thaw
-from controller.durability.damage import broken, damaged, is_whole, line_checksum, snapshot_digest, way_on
+from controller.durability.damage import (
+    FAILURES,
+    broken,
+    damaged,
+    is_whole,
+    line_checksum,
+    snapshot_digest,
+    way_on,
+)
 from controller.durability.event_codec import TAG_PLACE
 from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.release import release
@@ -134,7 +142,7 @@ class Recording:
         try:
             with self._connected() as db:
                 yield db
-        except sqlite3.Error as error:
+        except FAILURES as error:
             raise broken(self.path, error) from error
 
     @contextmanager

@@ -27,6 +27,7 @@ from typing import Literal
 from controller.core.commands import KeepSamples
 from controller.core.events import Event
 from controller.durability.damage import (
+    FAILURES,
     broken,
     event_checksum,
     is_whole,
@@ -170,7 +171,7 @@ class Store:
                 self._db.execute(f"PRAGMA wal_autocheckpoint = {LONGEST_LOG_PAGES}")
                 self._folder = LogFolder(self._path, synchronous)
             self._db.executescript(SCHEMA)
-        except (sqlite3.Error, OSError) as error:
+        except (*FAILURES, OSError) as error:
             raise broken(self._path, error) from error
         with self._in_words():
             self._payload = Payload(self._db, self._path, cache_bytes=cache_bytes)
@@ -196,7 +197,7 @@ class Store:
     def _in_words(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except FAILURES as error:
             raise broken(self._path, error) from error
 
     @contextmanager

@@ -160,7 +160,7 @@ def _has_events(file: Path) -> bool:
             raise broken(str(file), error) from error
         # none at all: killed while the file was made; else Recording says whose it is
         return db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master)").fetchone() == (1,)
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return True  # Recording says what is wrong with it
     finally:
         db.close()

@@ -255,3 +255,10 @@ async def test_a_folder_without_run_db_is_set_aside_and_that_is_said(tmp_path, r
         f"a run without run.db, so nothing could go on with it: it is set aside at {tmp_path}/run.1" in t
         for t in told
     )
+
+
+def test_a_damaged_name_that_is_no_text_is_damage(damaged):
+    damaged.copy()
+    content = damaged.file.read_bytes()
+    damaged.file.write_bytes(content.replace(b"CREATE TABLE facts", b"CREATE TABLE fa\xa1ts"))
+    assert "is damaged: SQLite says 'malformed database schema" in attempt(damaged)

@@ -139,14 +139,16 @@ def one_step(store: Store, model: Model, rng: random.Random, token: int) -> Mode
                 if group not in after.there | after.gone and rng.random() < 0.5:
                     store.put_row(group, b"{}")
                     after.there.add(group)
-            deltas = []
-            for group, member in {(rng.randrange(GROUPS), rng.randrange(MEMBERS)) for _ in range(5)}:
+            deltas, source = [], rng.randrange(2)
+            for group, member in {(rng.randrange(GROUPS), rng.randrange(MEMBERS)) for _ in range(9)}:
+                if (group + member) % 2 != source:  # an attempt is one worker's
+                    continue
                 had = len(after.responses.get((group, member), ()))
                 again = had and rng.random() < 0.2  # said a second time
                 start, count = (0, had) if again else (had, rng.randrange(4))
                 deltas.append(Delta(group, member, 0, start, count, 0, rng.choice(("", "", "", "stop"))))
             message, frames = generated(*deltas, first_token=token)
-            store.put_frames(message, frames, rng.choice("ab"))
+            store.put_frames(message, frames, f"worker {source}")
             for delta in deltas:
                 if delta.group in after.there and delta.start == len(after.responses.get(delta[:2], ())):
                     after.responses.setdefault(delta[:2], []).extend(range(token, token + delta.count))
@@ -203,7 +205,7 @@ def test_whatever_happens_the_tokens_that_came_first_are_found(tmp_path, seed, m
         if step % 8 == 7:
             check(store, model)
     with store.transaction():
-        store.drop(range(GROUPS))
+        store.keep_only(())
     assert (rows(store), rows(store, "payload")) == (0, 0)
     payload = store._payload
     assert (payload._chunks, payload._newest._of_group) == ({}, {})
@@ -227,6 +229,21 @@ def test_reports_wait_until_they_are_many_or_large(monkeypatch):
         store.put_frames(*generated(Delta(0, 0, 0, 9, 1, 0, ""), first_token=9), "a")
     assert store._payload._newest.of("a").deltas == 0
     assert tokens(store, 0, 0, 10) == list(range(10))
+
+
+def test_what_is_told_again_and_gone_on_with_is_found_whole(tmp_path, monkeypatch):
+    store = with_groups(tmp_path / "run.db", 0)
+    with store.transaction():
+        store.put_frames(PromptsEncoded(((0, 1),), ()), (ints(1),))
+    store._payload.piece(Piece("prompt", 0, count=-1))  # as for its Route: it is in memory from here on
+    with store.transaction():
+        store.put_frames(*generated(Delta(0, 0, 0, 0, 2, 0, ""), first_token=5), "a")
+    assert tokens(store, 0, 0, 2) == [5, 6]
+    monkeypatch.setattr("controller.durability.payload.MOST_WAITING", 2)
+    with store.transaction():
+        store.put_frames(*generated(Delta(0, 0, 0, 0, 2, 0, ""), first_token=30), "a")
+        store.put_frames(*generated(Delta(0, 0, 0, 2, 1, 0, ""), first_token=7), "a")
+    assert tokens(store, 0, 0, 3) == [5, 6, 7]
 
 
 def test_one_report_may_tell_twice_of_a_response_and_an_end_may_come_alone(tmp_path):
