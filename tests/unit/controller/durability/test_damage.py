@@ -260,5 +260,6 @@ async def test_a_folder_without_run_db_is_set_aside_and_that_is_said(tmp_path, r
 def test_a_damaged_name_that_is_no_text_is_damage(damaged):
     damaged.copy()
     content = damaged.file.read_bytes()
-    damaged.file.write_bytes(content.replace(b"CREATE TABLE facts", b"CREATE TABLE fa\xa1ts"))
+    assert b"tablefactsfacts" in content
+    damaged.file.write_bytes(content.replace(b"tablefactsfacts", b"tablefa\xa1tsfacts"))
     assert "is damaged: SQLite says 'malformed database schema" in attempt(damaged)
