@@ -85,6 +85,7 @@ async def control(folder: Path, rules: Rules, profile: str) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     warn = lambda text: print("warning:", text[:300], file=sys.stderr, flush=True)  # noqa: E731
     async with Controller(config(folder, rules), prompts=rows(), on_warning=warn) as controller:
+        controller._shell._server._pause_s *= rules.slow  # as all that lasts: turns hold what they would hold
         print("open", flush=True)
         stopwatch = Stopwatch(controller, folder, profile)
         while order := (await orders.readline()).decode().strip():

@@ -212,3 +212,15 @@ def test_a_file_that_is_no_database_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "run.db").write_bytes(b"x" * 4096)
     with pytest.raises(RunError, match="not a database"):
         Store(tmp_path / "run.db")
+
+
+def test_what_is_dropped_is_not_written_once_more(tmp_path):
+    store = Store(tmp_path / "run.db")
+    assert store.database.execute("PRAGMA secure_delete").fetchone() == (0,)  # Debian's SQLite has 1
+    with store.transaction():
+        store.put_row(0, b"x" * (1 << 22))
+    store.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    with store.transaction():
+        store.drop([0])
+    log_bytes = (tmp_path / "run.db-wal").stat().st_size
+    assert log_bytes < 1 << 17
