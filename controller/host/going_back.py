@@ -46,7 +46,7 @@ class Fault:
 def leave_word(store: Store, stepper: Stepper, failure: Exception | None) -> None:
     """Write what a controller leaves to the next one, inside a transaction.
 
-    If the core is broken, the next one has to know since when; else what was dropped is deleted.
+    If the core is broken, the next one has to know since when; else some of what was dropped is deleted.
     """
     broken_at = failure.number if isinstance(failure, BrokenInvariant) else 0
     if not broken_at and violation_of(stepper.core) is not None:

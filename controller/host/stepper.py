@@ -3,17 +3,18 @@
 Invariants: the events of a turn are written, with the payload that the core wants, in one transaction before
 it sees the first of them; of reports that come together, it decides after the last one, unless it fails: then
 each is stepped alone, so that only the worker at fault pays; their fingerprints are written with the next
-turn's events, or at the end; payload is deleted only when the core has passed a check since it was dropped. A
-word of a worker that makes the core raise counts as never heard: the journal says so, the core is derived
-again from the journal as it stood before, and the worker is closed. After past.MAX_SKIPPED such words in a
-run the next one ends it: then it is our bug, and no worker is closed for it in a loop. An event without an
-author, and a mistake in a strategy of the user's, end the run at once. Samples are copied here,
-with the next turn, before their payload may be deleted; a controller that is killed in between leaves those
-of one turn out.
+turn's events, or at the end; payload is deleted only when the core has passed a check since it was dropped,
+that of a few groups a turn. A word of a worker that makes the core raise counts as never heard: the journal
+says so, the core is derived again from the journal as it stood before, and the worker is closed. After
+past.MAX_SKIPPED such words in a run the next one ends it: then it is our bug, and no worker is closed for it
+in a loop. An event without an author, and a mistake in a strategy of the user's, end the run at once. Samples
+are copied here, with the next turn, before their payload may be deleted; a controller that is killed in
+between leaves those of one turn out.
 """
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
 
@@ -31,6 +32,9 @@ from protocol.ids import TrajectoryId
 from protocol.messages import Attach, TrainStepFinished
 
 Frames = tuple[bytes, ...]
+DROPPED_AT_ONCE = 8
+"""Groups whose payload one transaction deletes, a millisecond or two each: a checkpoint drops those of all
+the batches that it covers. A run that ends before leaves the rest to who takes it up."""
 log = logging.getLogger("staleflow.controller")
 
 
@@ -50,7 +54,7 @@ class Stepper:
         self._notes: dict[str, str] = {}  # facts that are not written yet
         self._samples: list[KeepSamples] = []  # that are not written yet
         self._corrections: dict[TrajectoryId, Corrections] = {}  # of the newest step, to go with them
-        self._doomed: list[tuple[int, tuple[int, ...]]] = []  # groups, with the event that dropped them
+        self._doomed = deque[tuple[int, int]]()  # groups that are dropped, each with the event that did it
         self._passed = inf if store.path == ":memory:" else 0  # up to here nothing is ever undone
 
     def turn(self, now: float, batch: list[tuple[Event, Frames]]) -> list[Command]:
@@ -121,7 +125,7 @@ class Stepper:
 
     def doom(self, groups: Iterable[int]) -> None:
         """Nobody will ask for the payload of these groups again, unless the run goes back to before now."""
-        self._doomed.append((self.last, tuple(groups)))
+        self._doomed.extend((self.last, group) for group in groups)
 
     def passed(self, number: int) -> None:
         """The core after this event keeps its invariants, so the run never goes back to before it."""
@@ -137,12 +141,18 @@ class Stepper:
             self._store.put_fingerprints(self._first, b"".join(self._digests))
             self._first, self._digests = self._first + len(self._digests), []
         self._write_samples()
-        while self._doomed and self._doomed[0][0] <= self._passed:
-            self._store.drop(self._doomed.pop(0)[1])
+        self._drop_some()
         for name, value in self._notes.items():
             self._store.put_fact(name, value)
         self._notes = {}
         self._store.settle()
+
+    def _drop_some(self) -> None:
+        doomed = list[int]()
+        while len(doomed) < DROPPED_AT_ONCE and self._doomed and self._doomed[0][0] <= self._passed:
+            doomed.append(self._doomed.popleft()[1])
+        if doomed:
+            self._store.drop(doomed)
 
     def _write_samples(self) -> None:
         """Copy them before their payload goes. A run goes on without: it trains on the payload itself."""

@@ -4,7 +4,7 @@ import pytest
 
 from controller.core.events import Tick
 from controller.durability.store import Store
-from controller.host.stepper import Stepper
+from controller.host.stepper import DROPPED_AT_ONCE, Stepper
 from protocol.errors import LocalError
 from protocol.messages import Delta, PromptsEncoded, Route, Segment
 from tests.support.core_run import Run
@@ -49,3 +49,20 @@ def test_what_is_dropped_is_deleted_when_the_core_has_passed_a_check_since(tmp_p
     stepper.passed(2)
     assert kept() == set()
     store.close()
+
+
+def test_of_what_is_dropped_at_once_some_is_deleted_at_a_time():
+    store = Store(":memory:")
+    stepper = Stepper(store, Run().core, on_skip=print)
+    groups = range(2 * DROPPED_AT_ONCE + 1)
+    with store.transaction():
+        for group in groups:
+            store.put_row(group, b"{}")
+    stepper.turn(1.0, [(Tick(), ())])
+    stepper.doom(groups[:3])
+    stepper.doom(groups[3:])
+    left = []
+    for now in (2.0, 3.0, 4.0):
+        stepper.turn(now, [(Tick(), ())])
+        left.append(sorted(store._payload._groups))
+    assert left == [[*groups[DROPPED_AT_ONCE:]], [*groups[2 * DROPPED_AT_ONCE :]], []]
