@@ -41,7 +41,7 @@ integration/test_supervisor.py: controller/host/supervisor
 integration/test_vllm_adapter.py: workers/engines/vllm/extension
 integration/test_vllm_mixtures.py: workers/engines/vllm/experts
 integration/test_vllm_runs.py: workers/engines/vllm/kept workers/engines/vllm/statistics
-integration/test_weights_channel.py: workers/weights/exchange workers/weights/exchange_process
+integration/test_weights_channel.py: workers/weights/exchange_process
  workers/weights/fetch
 integration/test_whole_runs.py: workers/host/serve workers/models/prepare
 properties/test_ledger_buffers.py: controller/core/state/batches/counting_ledger

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from workers.weights.store import VersionStore
 from workers.weights.version_file import VersionFile
 
 MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
+MOST_WINDOWS = 4  # that one reader may wait for: a version's that it gave up go with that version
 
 logger = logging.getLogger("workers")
 
@@ -71,6 +72,7 @@ class WeightsExchange:
         self._fetch: Fetch | None = None
         self._kept: SourceConnection | None = None  # with the source of the pull before
         self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
+        self._awaited = Counter[bytes]()  # how much of that, by reader
         self._failed: dict[int, str] = {}  # newer versions that no source had, and why; until ordered again
         self._input = b""
         self.served_bytes = 0
@@ -229,7 +231,9 @@ class WeightsExchange:
                 self._answer(reader.bytes, word)
 
     def _answer_waiting(self, word: Word) -> None:
-        for reader in self._waiting.pop(word, ()):
+        readers = self._waiting.pop(word, [])
+        self._awaited -= Counter(readers)  # who waits for nothing is not in it
+        for reader in readers:
             self._answer(reader, word)
 
     def _answer(self, reader: bytes, word: Word) -> None:
@@ -241,12 +245,19 @@ class WeightsExchange:
             return
         newest = max(self._store.versions(), default=-1)
         if self._is_coming(word.policy_version, newest):
-            readers = self._waiting.setdefault(word, [])
-            if reader not in readers:
-                readers.append(reader)
+            self._have_wait(reader, word)
         else:
             text = self._why_not(word.policy_version, newest)
             self._send(reader, Word(GONE, word.policy_version), text.encode()[:MAX_TEXT])
+
+    def _have_wait(self, reader: bytes, word: Word) -> None:
+        """Until it is here. A reader that asks for more than some windows goes without."""
+        if reader in self._waiting.get(word, ()) or self._awaited[reader] >= MOST_WINDOWS * (
+            self._window + 1
+        ):
+            return
+        self._waiting.setdefault(word, []).append(reader)
+        self._awaited[reader] += 1
 
     def _is_coming(self, policy_version: int, newest: int) -> bool:
         """Whether it is on its way, or will be: a reader may have been told before we were."""
