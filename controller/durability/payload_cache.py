@@ -185,9 +185,6 @@ class ReportSeries:
         made.numbers.append(number)
         return made
 
-    def __len__(self) -> int:
-        return len(self._came)
-
     def take(self, columns: Sequence[tuple[int, ...]], tokens: bytes, logprobs: bytes) -> list[int]:
         """Keep a report: groups, members, attempts, starts, counts; returns groups that may be new to it."""
         *names, starts, counts = columns

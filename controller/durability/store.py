@@ -166,9 +166,7 @@ class Store:
             synchronous = "FULL" if durability == "power" else "NORMAL"
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {synchronous}")
-            self._db.execute(
-                "PRAGMA secure_delete = OFF"
-            )  # Debian's overwrites all that is dropped with zeros
+            self._db.execute("PRAGMA secure_delete = OFF")  # Debian has it on: zeros for what is dropped
             self._folder: LogFolder | None = None
             if self._path != ":memory:" and may_fold_beside():
                 self._db.execute(f"PRAGMA wal_autocheckpoint = {LONGEST_LOG_PAGES}")

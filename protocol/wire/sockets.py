@@ -33,9 +33,7 @@ POLLIN = int(zmq.POLLIN)
 EVENTS = int(zmq.EVENTS)
 DRAIN_LIMIT = 256  # messages taken in one callback, so that timers and other sockets get their turn
 PAUSE_S = 0.02  # from one drain to the next, where messages are many
-MOST_PAUSES = (
-    2.0  # where they are very many: a turn costs 2 ms beside its messages, and a route waits so long
-)
+MOST_PAUSES = 2.0  # as long where they are very many: a turn costs 2 ms beside what it is about
 MANY = 30.0  # messages, each counted half after HALF_S: 200 a second
 HALF_S = 0.1
 RETRY_S = 0.01  # between two tries to hand a full or absent peer what waits for it
@@ -123,7 +121,7 @@ class DrainedSocket(ABC):
     def __init__(self, kind: int, endpoint: str, *, max_frame_bytes: int) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(kind)
-        self._descriptor = self._socket.fileno()  # each time it is asked, libzmq is
+        self._descriptor = self._socket.fileno()  # kept, as pyzmq asks libzmq for it each time
         self._is_router = kind == zmq.ROUTER
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False

@@ -252,12 +252,10 @@ class WeightsExchange:
 
     def _have_wait(self, reader: bytes, word: Word) -> None:
         """Until it is here. A reader that asks for more than some windows goes without."""
-        if reader in self._waiting.get(word, ()) or self._awaited[reader] >= MOST_WINDOWS * (
-            self._window + 1
-        ):
-            return
-        self._waiting.setdefault(word, []).append(reader)
-        self._awaited[reader] += 1
+        most = MOST_WINDOWS * (self._window + 1)  # a header, and chunks
+        if self._awaited[reader] < most and reader not in self._waiting.get(word, ()):
+            self._waiting.setdefault(word, []).append(reader)
+            self._awaited[reader] += 1
 
     def _is_coming(self, policy_version: int, newest: int) -> bool:
         """Whether it is on its way, or will be: a reader may have been told before we were."""

@@ -51,7 +51,7 @@ def test_parts_of_a_response_are_joined_where_they_go_on():
         ((8, 1, 1), 3, ints(12, 21, 22, 30), floats(-12, -21, -22, -30)),
         ((9, 0, 1), 0, ints(31), floats(-31)),
     ]
-    assert (len(reports), reports.is_open, reports.size_bytes) == (0, False, 0)
+    assert (reports.deltas, reports.is_open, reports.size_bytes) == (0, False, 0)
 
 
 def test_what_was_said_twice_or_has_a_hole_is_not_joined():
