@@ -4,12 +4,12 @@ Invariants: the events of a turn are written, with the payload that the core wan
 it sees the first of them; of reports that come together, it decides after the last one, unless it fails: then
 each is stepped alone, so that only the worker at fault pays; their fingerprints are written with the next
 turn's events, or at the end; payload is deleted only when the core has passed a check since it was dropped,
-and in each turn that of a few groups. A word of a worker that makes the core raise counts as never heard: the journal
-says so, the core is derived again from the journal as it stood before, and the worker is closed. After
-past.MAX_SKIPPED such words in a run the next one ends it: then it is our bug, and no worker is closed for it
-in a loop. An event without an author, and a mistake in a strategy of the user's, end the run at once. Samples
-are copied here, with the next turn, before their payload may be deleted; a controller that is killed in
-between leaves those of one turn out.
+and in each turn that of a few groups. A word of a worker that makes the core raise counts as never heard: the
+journal says so, the core is derived again from the journal as it stood before, and the worker is closed.
+After past.MAX_SKIPPED such words in a run the next one ends it: then it is our bug, and no worker is closed
+for it in a loop. An event without an author, and a mistake in a strategy of the user's, end the run at once.
+Samples are copied here, with the next turn, before their payload may be deleted; a controller that is killed
+in between leaves those of one turn out.
 """
 
 import logging
