@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import quantiles
 
 from controller.config.models import Config
-from controller.durability.core_image import Freezer
 from controller.durability.fingerprint import fingerprint
+from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.shown_run import ShownRun

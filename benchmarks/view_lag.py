@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 from benchmarks.view import made
 from benchmarks.view_scale import AGE_S, add_options, due_times, p95
-from controller.durability.core_image import InParts
+from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
 from controller.host.collector import rare_collections
 from controller.view import shown_run

@@ -11,6 +11,7 @@ from controller.core.liveness import check_liveness
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.run_state import RunState
 from protocol.ids import PeerId, TrajectoryId
+from protocol.messages import GIVEN
 
 if TYPE_CHECKING:
     from controller.core.core import Core
@@ -25,11 +26,12 @@ def check_invariants(core: "Core") -> None:
     core.evaluation.check()
     state.versions.check()
     state.registry.check()
-    _check_tokens(state)
     running = {id: i.peer for i in state.registry.instances() for id in i.running}
+    in_flight = 0
     for group in state.groups.values():
         _check_group(state, group, is_trained=group.id in core.training.batch)
-        _check_members(state, group, running)
+        in_flight += _check_members(state, group, running)
+    _check_tokens(state, in_flight)
     _check_sources(state)
     _check_instances(state)
     core.relay_tree.check()
@@ -43,10 +45,9 @@ def check_invariants(core: "Core") -> None:
     )
 
 
-def _check_tokens(state: RunState) -> None:
+def _check_tokens(state: RunState, in_flight: int) -> None:
     """Every generated token is accounted once."""
     tokens = state.accounts.tokens()
-    in_flight = sum(group.response_tokens for group in state.groups.values())
     assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
     spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost + tokens.evaluated
     assert tokens.generated == spent + in_flight, f"the token ledger does not close: {tokens}"
@@ -69,19 +70,29 @@ def _check_sources(state: RunState) -> None:
     assert counted == there, f"groups by source: {dict(there)}, and the ledger counts {dict(counted)}"
 
 
-def _check_members(state: RunState, group: Group, running: dict[TrajectoryId, PeerId]) -> None:
-    """A trajectory is in one place, and its versions never go back."""
+def _check_members(state: RunState, group: Group, running: dict[TrajectoryId, PeerId]) -> int:
+    """A trajectory is in one place, and its versions never go back; returns those tokens in flight."""
+    is_generating = group.state == "generating"
+    in_flight = 0
     for member in group.members:
         assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
         assert running.get(member.id) == member.peer, f"{member.id} is not at {member.peer}"
-        is_queued = member.state == "queued" and group.state == "generating"
+        is_queued = member.state == "queued" and is_generating
         is_held = state.queue.holds(member) or state.held_out_queue.holds(member)
         assert is_queued == is_held, f"{member.id} is {member.state}"
-        versions = [segment.policy_version for segment in member.segments if not segment.is_given]
-        assert versions == sorted(versions), f"versions of {member.id} decrease: {versions}"
-        given = sum(segment.count for segment in member.segments if segment.is_given)
+        segments = member.segments
+        newest, sampled, given = 0, 0, 0
+        for _, policy_version, count in segments:
+            if policy_version == GIVEN:
+                given += count
+                continue
+            assert policy_version >= newest, f"versions of {member.id} decrease: {segments}"
+            newest, sampled = policy_version, sampled + count
         assert member.given_tokens == given, f"{member.id} has {given} given tokens"
-        assert member.response_tokens + given == sum(segment.count for segment in member.segments)
+        assert member.response_tokens == sampled, f"{member.id} has {sampled} tokens"
+        if member.state != "dropped":  # their tokens are accounted already
+            in_flight += sampled
+    return in_flight
 
 
 def _check_instances(state: RunState) -> None:

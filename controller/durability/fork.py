@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from controller.core.core import Core
-from controller.durability.core_image import Freezer
+from controller.durability.image.freezer import Freezer
 from controller.durability.violation import violation_of
 
 IS_POSSIBLE = sys.platform == "linux"  # macOS lets a copy of a process with threads do next to nothing

@@ -19,7 +19,6 @@ from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.core.events import Event
-from controller.durability.core_image import thaw
 from controller.durability.damage import (
     FAILURES,
     broken,
@@ -31,6 +30,7 @@ from controller.durability.damage import (
 )
 from controller.durability.event_codec import TAG_PLACE
 from controller.durability.fingerprint import SIZE_BYTES
+from controller.durability.image.thawer import thaw
 from controller.durability.release import release
 from controller.durability.sample_records import KeptSample, read_sample, sample_keys
 from controller.durability.store import RECORD, Store, check_schema, decode_record

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from controller.core.core import Core
-from controller.durability.core_image import Freezer
 from controller.durability.damage import line_checksum
 from controller.durability.fork import IS_POSSIBLE, Picture
+from controller.durability.image.freezer import Freezer
 from controller.durability.release import release
 from controller.durability.store import Store
 from controller.durability.violation import BrokenInvariant, violation_of

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from controller.core.core import Core
 from controller.core.events import Event, PeerFaulted, Received, Restarted, Started
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from controller.durability.payload import Known
 from controller.durability.recording import Recorded, Recording
 from controller.durability.replay import in_words, turns

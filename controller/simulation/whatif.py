@@ -18,7 +18,8 @@ from controller.config.models import Config
 from controller.core.commands import ReadHeldOut, ReadPrompts, Send
 from controller.core.core import Core
 from controller.core.events import HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.simulation.host import Simulation

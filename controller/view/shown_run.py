@@ -16,8 +16,8 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from controller.core.run_alarms import alarms_of
-from controller.durability.core_image import InParts
 from controller.durability.holder import controller_of
+from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
 from controller.history.given_orders import orders
 from controller.history.story import Beginning

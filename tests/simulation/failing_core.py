@@ -18,8 +18,9 @@ from controller.core.commands import Command
 from controller.core.core import Core
 from controller.core.events import Event, PeerFaulted, Received, Restarted, Tick
 from controller.core.state.told import ToldInstance, ToldTextWorker
-from controller.durability import core_image
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image import classes
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from controller.durability.recording import Recording
 from controller.durability.store import Store
 from controller.host.resumed_run import derive
@@ -33,7 +34,7 @@ from tests.support.survivors import SurvivingSimulation
 
 BEHIND = 2  # events of the history that follow the one at fault in its turn
 BEFORE = 3  # that the journal has behind its snapshot
-FILES = {str(Path(str(module.__file__))): module.__name__ for module in core_image.MODULES}
+FILES = {str(Path(str(module.__file__))): module.__name__ for module in classes.MODULES}
 Line = tuple[str, int]
 
 

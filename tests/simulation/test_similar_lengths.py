@@ -7,7 +7,8 @@ import pytest
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.decisions.supply.prompt_order import Sampling
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from controller.simulation import Simulation, window
 
 PROMPTS = 32

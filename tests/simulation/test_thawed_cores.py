@@ -5,7 +5,8 @@ import random
 import pytest
 
 from controller.config.strategies import load_strategies
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from controller.simulation import Faults, Simulation
 from strategies.presets import PRESETS
 from tests.simulation.test_simulated_runs import config

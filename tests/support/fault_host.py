@@ -15,7 +15,8 @@ from controller.core.commands import Command, DropPayload, ReportStep
 from controller.core.core import Core
 from controller.core.events import Event, Received
 from controller.core.liveness import check_liveness
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from controller.simulation import Faults, Simulation
 from controller.simulation.faults import Kind
 from controller.simulation.host import LINK_S, _Process

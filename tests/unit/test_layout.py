@@ -27,7 +27,7 @@ PURE = (
     "controller/config/agents", "controller/config/devices",
     "controller/config/pluggable.py", "controller/config/known_names.py",
     "controller/config/reward_rules.py", "controller/config/variables.py",
-    "controller/durability/fingerprint.py", "controller/durability/core_image.py",
+    "controller/durability/fingerprint.py", "controller/durability/image",
     "controller/host/watchdog.py",
     "protocol/ids.py", "protocol/agents/settings.py", "protocol/agents/renderers.py",
     "protocol/messages", "protocol/errors.py",

@@ -17,7 +17,7 @@ PURE_MAY_IMPORT = {
 """Which of our own packages' modules: test_layout.py."""
 ALSO = {
     "protocol/messages/pieces.py": {"sys"},  # interns names
-    "controller/durability/core_image.py": {"gc"},  # pauses it; nothing is decided from it
+    "controller/durability/image/freezer.py": {"gc"},  # pauses it; nothing is decided from it
 }
 TORCH_FREE = ("link", "reward", "sandbox", "host")
 MAY_HAVE_TORCH = {  # inside a function, or in a module that only a run with it loads

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from threading import Condition, Lock, Thread
 from time import thread_time
 
-from controller.durability.core_image import Freezer, InParts, Thawer
+from controller.durability.image.classes import InParts
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import Thawer
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.past.kept_past import KeptPast

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from controller.durability.core_image import InParts
+from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
 from controller.durability.release import release
 from controller.view.past.keyframes import PlainKeyframes

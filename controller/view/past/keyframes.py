@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from hashlib import blake2b
 from typing import NamedTuple
 
-from controller.durability.core_image import InParts
+from controller.durability.image.classes import InParts
 
 FIRST_SPACING = 500  # events between two keyframes: a tenth of a second of stepping
 DIGEST_BYTES = 12  # of a part; what an image spends on naming one that it shares

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from controller.core.core import Core
-from controller.durability.core_image import Freezer, InParts, Thawer
+from controller.durability.image.classes import InParts
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import Thawer
 from controller.durability.recording import Recorded, Recording
 from controller.durability.replay import Replayed, turns
 from controller.view.past.keyframes import FIRST_SPACING, Keyframes

@@ -23,8 +23,9 @@ from controller.core.events import (
     WorkerExited,
 )
 from controller.core.liveness import check_liveness
-from controller.durability.core_image import Freezer, thaw
 from controller.durability.fingerprint import fingerprint
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from protocol import messages
 from protocol.messages import Message, Role
 from tests.simulation.oracle.books import Books

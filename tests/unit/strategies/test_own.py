@@ -9,7 +9,8 @@ import pytest
 from controller.check.situations import SETTINGS, SITUATIONS
 from controller.check.strategies import try_strategy
 from controller.config.strategies import load_strategies, load_strategy
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from protocol.errors import ConfigError, PluginError
 from strategies.kinds import STRATEGIES, key_of
 from strategies.outcomes import TurnsView

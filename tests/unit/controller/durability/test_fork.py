@@ -6,8 +6,8 @@ import os
 import psutil
 import pytest
 
-from controller.durability.core_image import Freezer
 from controller.durability.fork import IS_POSSIBLE, Picture
+from controller.durability.image.freezer import Freezer
 from controller.durability.snapshots import CHECK_S, Snapshots
 from protocol.errors import RunError
 from tests.support.answered_run import AnsweredRun

@@ -10,7 +10,7 @@ from controller.config.strategies import load_strategies
 from controller.core.commands import ReportStep
 from controller.core.core import Core
 from controller.durability import snapshots
-from controller.durability.core_image import Freezer
+from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.durability.release import release
 from controller.durability.replay import replay, verdict_in_words

@@ -9,7 +9,7 @@ from controller.config.models import Config
 from controller.config.rules import cross_field_problems
 from controller.core.events import PromptsRead
 from controller.core.state.source_mixture import Mixture
-from controller.durability.core_image import Freezer
+from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.host.resumed_run import derive
 from strategies.schedules import SCHEDULES

@@ -3,7 +3,7 @@
 import random
 from itertools import pairwise
 
-from controller.durability.core_image import InParts
+from controller.durability.image.classes import InParts
 from controller.view.past.keyframes import Keyframes
 
 

@@ -7,8 +7,8 @@ from hashlib import blake2b
 import pytest
 
 from controller.config.models import Config
-from controller.durability.core_image import Freezer
 from controller.durability.fingerprint import fingerprint
+from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.past.replica import BYTES_AN_EVENT, Replica

@@ -6,7 +6,8 @@ from controller.config.models import Config
 from controller.config.rules import cross_field_problems
 from controller.config.strategies import load_strategies
 from controller.core.events import PromptsRead, WorkerExited
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from protocol import messages
 from protocol.algorithms import ALGORITHMS
 from protocol.messages import Attach, Train, TrainAhead, TrainedAhead

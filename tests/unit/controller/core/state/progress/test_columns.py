@@ -11,7 +11,8 @@ from controller.core.events import Received
 from controller.core.state.progress.columns import Columns, Given
 from controller.core.state.progress.trajectory import Trajectory
 from controller.core.state.told import ToldInstance
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.thawer import thaw
 from protocol.ids import TrajectoryId
 from protocol.messages import Delta, Generated
 from tests.unit.controller.core.state.test_steady_reports import busy_run, changed

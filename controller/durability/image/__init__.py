@@ -1,0 +1,1 @@
+"""Images of the core, and cores of images."""

@@ -1,0 +1,211 @@
+"""A whole core to bytes, so that a run is taken up without stepping through all of its history.
+
+Invariants: `thaw` gives a core that wants what the frozen one would have wanted, whatever comes; objects that
+were one are one again; no code is stored: object 0 of every image is the core's `Strategies`, which the image
+does not hold. Equal cores have equal images, in every process.
+"""
+
+import gc
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgpack
+import numpy as np
+from pydantic import BaseModel
+
+from controller.core.core import Core
+from controller.core.state import told
+from controller.durability.image.classes import (
+    ARRAY,
+    COUNTER,
+    DEQUE,
+    DICT,
+    FIRST_SHAPE,
+    LIST,
+    MODEL,
+    NAMES,
+    NUMBER,
+    PACKED,
+    PACKED_ALONE,
+    PLAIN,
+    REFERENCE,
+    SET,
+    TUPLE,
+    InParts,
+    Shape,
+    attributes_of,
+)
+from protocol.errors import LocalError
+
+if TYPE_CHECKING:
+    from controller.durability.image.thawer import Thawer
+
+Way = Callable[[Any], Any]  # from a value to what MessagePack knows
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+class Freezer:
+    """Makes images of one core, now and then."""
+
+    def __init__(self) -> None:
+        self._alone: dict[int, tuple[object, bytes]] = {}  # by id; the object is held, so ids stay true
+        self._used: dict[int, int] = {}  # what the image being made has packed alone, by id; its place there
+        self._is_whole = True
+
+    def freeze(self, core: Core) -> bytes:
+        """The image. Raises: LocalError naming a value that no image can hold."""
+        self._is_whole = True
+        return self._image(core)
+
+    def freeze_in_parts(self, core: Core) -> InParts:
+        """The same in parts, for those who keep many. Raises: LocalError as `freeze`."""
+        self._is_whole = False
+        skeleton = self._image(core)
+        return InParts(skeleton, tuple(self._alone[key][1] for key in self._used))
+
+    def learn(self, thawer: "Thawer") -> None:
+        """What was packed alone in the image that this thawer took last is packed already."""
+        self._alone |= {id(found): (found, packed) for packed, found in thawer.alone.items()}
+
+    def _image(self, core: Core) -> bytes:
+        self._used = {}
+        core.state.disposal.clear()  # when it is freed is of no account, nor when that is counted
+        core.training.figures.finish()
+        for instance in core.state.registry.instances():
+            if isinstance(instance.told, told.ToldInstance):  # who has looked at progress is of no account
+                instance.told.columns.settle()
+        with without_collecting():
+            image = _Writing(core.state.strategies, self._packed_alone).whole(core)
+        self._alone = {key: found for key, found in self._alone.items() if key in self._used}
+        return image
+
+    def _packed_alone(self, value: Any) -> list[Any]:
+        key = id(value)
+        if key not in self._alone:  # in a writing of its own, so that equal values are equal bytes
+            self._alone[key] = value, _Writing(None, self._packed_alone).whole(value)
+        place = self._used.setdefault(key, len(self._used))
+        return [PACKED, self._alone[key][1] if self._is_whole else place]
+
+
+class _Writing:
+    """Turns the objects of one image into what MessagePack knows, each class in a way of its own."""
+
+    def __init__(self, first: object, packed_alone: Way) -> None:
+        """`first` is object 0, which is not written; `packed_alone` is the way of PACKED_ALONE."""
+        self._shapes: dict[Shape, int] = {}
+        self._seen = {id(first): 0}
+        self._ways: dict[type, Way] = {
+            tuple: lambda v: [TUPLE, *self._values(v)],
+            np.float64: lambda v: [NUMBER, float(v)],
+            list: self._once(lambda v: [LIST, *self._values(v)]),
+            dict: self._once(lambda v: [DICT, *self._pairs(v)]),
+            set: self._once(lambda v: [SET, *sorted(v)]),
+            deque: self._once(lambda v: [DEQUE, v.maxlen, *self._values(v)]),
+            Counter: self._once(lambda v: [COUNTER, *self._pairs(v)]),
+            np.ndarray: self._once(lambda v: [ARRAY, v.dtype.str, list(v.shape), v.tobytes()]),
+            **dict.fromkeys(PACKED_ALONE, packed_alone),
+        }
+
+    def whole(self, root: Any) -> bytes:
+        """One value, with the shapes that it is told in."""
+        kind = type(root)
+        told = self._way_of(kind)(root) if kind in PACKED_ALONE else self.value(root)
+        return _pack(([[name, list(names)] for name, names in self._shapes], told))
+
+    def value(self, value: Any) -> Any:
+        """What tells a value. Raises: LocalError."""
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        way = self._ways.get(kind)
+        if way is None:
+            way = self._ways[kind] = self._way_of(kind)
+        return way(value)
+
+    def _values(self, values: Iterable[Any]) -> list[Any]:
+        value = self.value  # asked of what is no plain value alone: most are, of millions
+        return [one if type(one) in PLAIN else value(one) for one in values]
+
+    def _pairs(self, mapping: dict[Any, Any]) -> Iterator[Any]:
+        value = self.value
+        for key, one in mapping.items():
+            yield key if type(key) in PLAIN else value(key)
+            yield one if type(one) in PLAIN else value(one)
+
+    def _once(self, way: Way) -> Way:
+        """The way of what has an identity: told where it is met first, and referred to from then on."""
+        seen = self._seen
+
+        def told_once(one: Any) -> list[Any]:
+            key = id(one)
+            number = seen.get(key)
+            if number is not None:
+                return [REFERENCE, number]
+            seen[key] = len(seen)
+            return way(one)
+
+        return told_once
+
+    def _way_of(self, kind: type) -> Way:
+        """That of a class of ours."""
+        if kind not in NAMES:
+            return self._once(_refuse)
+        if issubclass(kind, BaseModel):
+            return self._once(lambda v: [MODEL, NAMES[kind], v.model_dump_json()])
+        names = attributes_of(kind)
+        if not names:
+            return self._once(self._with_names)
+        way = _code_for(kind)(self._shape(kind, names), self.value, PLAIN)
+        return way if issubclass(kind, tuple) else self._once(way)
+
+    def _with_names(self, one: Any) -> list[Any]:
+        """An object whose attributes are its own affair."""
+        return [self._shape(type(one), tuple(vars(one))), *self._values(vars(one).values())]
+
+    def _shape(self, kind: type, names: tuple[str, ...]) -> int:
+        return FIRST_SHAPE + self._shapes.setdefault((NAMES[kind], names), len(self._shapes))
+
+
+def _refuse(value: object) -> NoReturn:
+    """The way of all other classes, object 0 excepted."""
+    kind = type(value)
+    raise LocalError(
+        f"A core holds {value!r:.200} of {kind.__module__}.{kind.__qualname__}, which no image can hold; "
+        "expected plain values, or classes of MODULES in durability/image/classes.py: add its module there."
+    )
+
+
+@cache
+def _code_for(kind: type) -> Callable[[int, Way, frozenset[type]], Way]:
+    """A function for objects of a class, with a line for each attribute: there are a million of them.
+
+    It is made of the names that the class gives them, as `dataclasses` makes `__init__`.
+    """
+    names = attributes_of(kind)
+    told = ", ".join(f"a{i} if type(a{i}) in plain else value(a{i})" for i in range(len(names)))
+    taken = "; ".join(f"a{i} = one.{name}" for i, name in enumerate(names))
+    lines = (
+        "def bind(tag, value, plain):",
+        "    def way(one):",
+        f"        {taken}",
+        f"        return [tag, {told}]",
+        "    return way",
+    )
+    made: dict[str, Any] = {}
+    exec("\n".join(lines), made)
+    return made["bind"]
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Nothing becomes garbage while a core or its image is made: looking for it took half of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

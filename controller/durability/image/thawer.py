@@ -1,0 +1,205 @@
+"""The core that an image holds.
+
+Invariants: only classes of CLASSES are made, by creation and setting of attributes, and no code is run that
+an image brings: object 0 is the core's `Strategies`, which `thaw` is given. What is no image raises RunError.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from controller.core.core import Core
+from controller.durability.image.classes import (
+    ARRAY,
+    CLASSES,
+    COUNTER,
+    DEQUE,
+    DICT,
+    FIRST_SHAPE,
+    LIST,
+    MODEL,
+    NUMBER,
+    PACKED,
+    REFERENCE,
+    SET,
+    TUPLE,
+    InParts,
+    attributes_of,
+)
+from controller.durability.image.freezer import without_collecting
+from protocol.errors import RunError
+from strategies.kinds import Strategies
+
+Maker = Callable[[list[Any]], Any]  # of a value, from what an image tells of it
+
+
+def thaw(image: bytes, strategies: Strategies) -> Core:
+    """The core in an image, which decides by `strategies`: those of the same configuration.
+
+    Raises: RunError if the image is damaged, or of a release with other classes.
+    """
+    return Thawer(strategies).thaw(image)
+
+
+class Thawer:
+    """Makes cores of images of one run, one after the other, whatever moments they are of.
+
+    Invariant: cores share nothing that ever changes: the strategies, and what is packed alone. The second is
+    most of an image, and mostly that of the image before; it is kept from one to the next, and no longer.
+    """
+
+    def __init__(self, strategies: Strategies) -> None:
+        self._strategies = strategies
+        self.alone: dict[bytes, Any] = {}
+        """What the last image had packed."""
+
+    def thaw(self, image: bytes | InParts) -> Core:
+        """The core in an image. Raises: RunError as `thaw`."""
+        whole, parts = image if isinstance(image, InParts) else (image, ())
+        with without_collecting():
+            try:
+                shapes, root = msgpack.unpackb(
+                    whole, raw=False, strict_map_key=False, max_array_len=len(whole), max_ext_len=0
+                )
+                made = _Reading(shapes, self._strategies, self.alone, parts)
+                found = made.value(root)
+            except (
+                ValueError,
+                TypeError,
+                KeyError,
+                IndexError,
+                AttributeError,
+                msgpack.UnpackException,
+            ) as error:
+                raise RunError(
+                    f"A snapshot of the core cannot be read: {type(error).__name__}: {error}. Expected one "
+                    "that this release made; the journal has the same run event by event."
+                ) from error
+        if not isinstance(found, Core):
+            raise RunError(f"A snapshot holds {type(found).__name__}; expected a Core.")
+        self.alone = made.alone
+        return found
+
+
+class _Reading:
+    """Makes the objects of one image, each tag's by a maker of its own."""
+
+    def __init__(
+        self,
+        shapes: list[tuple[str, list[str]]],
+        strategies: Strategies,
+        known: dict[bytes, Any],
+        parts: tuple[bytes, ...] = (),
+    ) -> None:
+        """`known` was packed alone in the image before. Raises: ValueError, TypeError, KeyError."""
+        self._strategies, self._known, self._parts = strategies, known, parts
+        self.alone: dict[bytes, Any] = {}
+        self._seen: list[Any] = [strategies]
+        self._makers: dict[int, Maker] = {
+            REFERENCE: lambda item: self._seen[item[1]],
+            TUPLE: lambda item: tuple(self._values(item, 1)),
+            LIST: self._list,
+            DICT: lambda item: self._fill({}, item),
+            COUNTER: lambda item: self._fill(Counter(), item),
+            SET: lambda item: self._number(set(item[1:])),
+            DEQUE: self._deque,
+            ARRAY: lambda item: self._number(
+                np.frombuffer(item[3], dtype=np.dtype(item[1])).reshape(item[2]).copy()
+            ),
+            NUMBER: lambda item: np.float64(item[1]),
+            MODEL: lambda item: self._number(CLASSES[item[1]].model_validate_json(item[2])),
+            PACKED: lambda item: self._packed_alone(item[1]),
+        }
+        for tag, (name, names) in enumerate(shapes, start=FIRST_SHAPE):
+            self._makers[tag] = self._maker_of(CLASSES[name], tuple(names))
+
+    def value(self, item: Any) -> Any:
+        """What an item tells."""
+        return self._makers[item[0]](item) if type(item) is list else item
+
+    def _values(self, item: list[Any], begin: int) -> list[Any]:
+        makers = self._makers  # asked of what is no plain value alone: most are, of millions
+        return [makers[one[0]](one) if type(one) is list else one for one in item[begin:]]
+
+    def _number(self, made: Any) -> Any:
+        """Number what holds nothing that may lead back to it."""
+        self._seen.append(made)
+        return made
+
+    def _list(self, item: list[Any]) -> list[Any]:
+        self._seen.append(made := [])
+        made += self._values(item, 1)
+        return made
+
+    def _deque(self, item: list[Any]) -> deque[Any]:
+        self._seen.append(made := deque[Any](maxlen=item[1]))
+        made.extend(self._values(item, 2))
+        return made
+
+    def _fill(self, made: dict[Any, Any], item: list[Any]) -> dict[Any, Any]:
+        self._seen.append(made)
+        value, rest = self.value, iter(item)
+        next(rest)
+        for key, one in zip(rest, rest, strict=True):
+            key = value(key)
+            made[key] = value(one) if type(one) is list else one
+        return made
+
+    def _packed_alone(self, where: bytes | int) -> Any:
+        packed = where if type(where) is bytes else self._parts[where]
+        found = self._known.get(packed)
+        if found is None:
+            shapes, root = msgpack.unpackb(packed, raw=False, max_array_len=len(packed))
+            found = _Reading(shapes, self._strategies, {}).value(root)
+        self.alone[packed] = found
+        return found
+
+    def _maker_of(self, kind: type, names: tuple[str, ...]) -> Maker:
+        """That of a shape. Raises: ValueError if the class has other attributes now."""
+        known = attributes_of(kind)
+        if known and known != names:
+            raise ValueError(f"{kind.__name__} had the attributes {names}, and has {known}")
+        if known:
+            return _code_for(kind)(self.value, self._seen.append)
+        return lambda item: self._with_names(kind, names, item)
+
+    def _with_names(self, kind: type, names: tuple[str, ...], item: list[Any]) -> Any:
+        """An object whose attributes are its own affair: their names are the image's, and never code."""
+        made = self._number(object.__new__(kind))
+        for name, one in zip(names, item[1:], strict=True):
+            object.__setattr__(made, name, self.value(one))
+        return made
+
+
+@cache
+def _code_for(kind: type) -> Callable[[Callable[[Any], Any], Callable[[Any], None]], Maker]:
+    """A function for objects of a class, with a line for each attribute: there are a million of them.
+
+    It is made of the names that the class gives them, as `dataclasses` makes `__init__`; of an image it knows
+    nothing.
+    """
+    names = attributes_of(kind)
+    values = [f"value(a{i}) if type(a{i}) is list else a{i}" for i in range(len(names))]
+    if issubclass(kind, tuple):
+        body = [f"return new(kind, ({', '.join(values)},))"]
+    else:
+        is_frozen = kind.__setattr__ is not object.__setattr__
+        put = "put(made, {!r}, {})" if is_frozen else "made.{} = {}"
+        body = ["made = new(kind)", "number(made)"]
+        body += [put.format(name, value) for name, value in zip(names, values, strict=True)]
+        body.append("return made")
+    lines = (
+        "def bind(value, number):",
+        "    def make(item):",
+        f"        _, {', '.join(f'a{i}' for i in range(len(names)))} = item",
+        *(f"        {line}" for line in body),
+        "    return make",
+    )
+    new = tuple.__new__ if issubclass(kind, tuple) else object.__new__
+    made: dict[str, Any] = {"kind": kind, "new": new, "put": object.__setattr__}
+    exec("\n".join(lines), made)
+    return made["bind"]
