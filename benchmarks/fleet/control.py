@@ -88,11 +88,19 @@ async def control(folder: Path, rules: Rules, profile: str) -> None:
         controller._shell._server._pause_s *= rules.slow  # as all that lasts: turns hold what they would hold
         print("open", flush=True)
         stopwatch = Stopwatch(controller, folder, profile)
+        reader = asyncio.create_task(read(controller))  # as a script does: what nobody reads is kept for it
         while order := (await orders.readline()).decode().strip():
             if order == "begin":
                 stopwatch.begin()
             else:
                 print(json.dumps(stopwatch.end()), flush=True)
+        reader.cancel()
+
+
+async def read(controller: Controller) -> None:
+    """Take the steps as they come."""
+    async for _ in controller.train():
+        pass
 
 
 def main() -> None:

@@ -27,13 +27,15 @@ def check_invariants(core: "Core") -> None:
     state.versions.check()
     state.registry.check()
     running = {id: i.peer for i in state.registry.instances() for id in i.running}
-    in_flight = 0
+    in_flight, resident = 0, Counter[PeerId]()
     for group in state.groups.values():
         _check_group(state, group, is_trained=group.id in core.training.batch)
-        in_flight += _check_members(state, group, running)
+        in_flight += _check_members(state, group, running, resident)
+    there = sum(m.state == "running" for group in state.groups.values() for m in group.members)
+    assert there == len(running), f"{len(running)} trajectories run, and {there} are there"
     _check_tokens(state, in_flight)
     _check_sources(state)
-    _check_instances(state)
+    _check_instances(state, resident)
     core.relay_tree.check()
     core.shared_device.check()
     core.dispatch.check()
@@ -70,13 +72,19 @@ def _check_sources(state: RunState) -> None:
     assert counted == there, f"groups by source: {dict(there)}, and the ledger counts {dict(counted)}"
 
 
-def _check_members(state: RunState, group: Group, running: dict[TrajectoryId, PeerId]) -> int:
-    """A trajectory is in one place, and its versions never go back; returns those tokens in flight."""
+def _check_members(
+    state: RunState, group: Group, running: dict[TrajectoryId, PeerId], resident: Counter[PeerId]
+) -> int:
+    """A trajectory is in one place, and its versions never go back; returns those tokens in flight.
+
+    `resident` gets the tokens that each instance holds.
+    """
     is_generating = group.state == "generating"
     in_flight = 0
     for member in group.members:
+        peer = member.peer
         assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
-        assert running.get(member.id) == member.peer, f"{member.id} is not at {member.peer}"
+        assert running.get(member.id) == peer, f"{member.id} is not at {peer}"
         is_queued = member.state == "queued" and is_generating
         is_held = state.queue.holds(member) or state.held_out_queue.holds(member)
         assert is_queued == is_held, f"{member.id} is {member.state}"
@@ -90,17 +98,18 @@ def _check_members(state: RunState, group: Group, running: dict[TrajectoryId, Pe
             newest, sampled = policy_version, sampled + count
         assert member.given_tokens == given, f"{member.id} has {given} given tokens"
         assert member.response_tokens == sampled, f"{member.id} has {sampled} tokens"
+        if peer is not None:
+            resident[peer] += member.prompt_tokens + given + sampled
         if member.state != "dropped":  # their tokens are accounted already
             in_flight += sampled
     return in_flight
 
 
-def _check_instances(state: RunState) -> None:
+def _check_instances(state: RunState, resident: Counter[PeerId]) -> None:
     """What is counted of an instance is what runs there."""
     for instance in state.registry.instances():
-        resident = sum(state.groups[id.group].members[id.member].resident_tokens for id in instance.running)
         evaluating = sum(id.group >= FIRST_EVALUATION_GROUP for id in instance.running)
         assert instance.evaluating == evaluating, f"{instance.name}: {instance.evaluating} evaluations"
-        assert instance.resident_tokens == resident, (
-            f"{instance.name}: {instance.resident_tokens} != {resident}"
+        assert instance.resident_tokens == resident[instance.peer], (
+            f"{instance.name}: {instance.resident_tokens} != {resident[instance.peer]}"
         )

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from controller.durability import snapshots
 from controller.durability.fork import IS_POSSIBLE, Picture
 from controller.durability.image.freezer import Freezer
 from controller.durability.snapshots import CHECK_S, Snapshots
@@ -106,6 +108,21 @@ async def test_a_snapshot_begun_is_written_once_with_its_lines_while_the_run_goe
     db = run.store._db
     assert db.execute("SELECT seq, image FROM snapshots").fetchall() == [(60, Freezer().freeze(run.core))]
     assert db.execute("SELECT step FROM lines").fetchall() == [(1,)]
+
+
+async def test_one_made_beside_the_loop_takes_a_tenth_of_a_core(tmp_path, monkeypatch):
+    run = run_of(tmp_path, 60)
+    made = Snapshots(run.store, is_compact=False)
+    arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    clock = iter([0.0, 0.5, 5.0, 6.0])
+    monkeypatch.setattr(snapshots, "time", SimpleNamespace(perf_counter=clock.__next__))
+    made.begin(run.core, number=60, now=100.0, on_image=arrived.set_result)
+    image = await arrived
+    with run.store.transaction():
+        made.finish(image)
+    assert made.pause_s == 1.5
+    assert not made.is_due(events=10**6, journal_bytes=0, now=100.0 + 59.0)
+    assert made.is_due(events=0, journal_bytes=0, now=100.0 + 60.0)
 
 
 async def test_one_that_is_given_up_leaves_no_process(tmp_path):
