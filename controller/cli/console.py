@@ -77,6 +77,7 @@ KEYS = (
     ("idle", ("idle: trainer {:.0%}", "idle/trainer"), ("rollout {:.0%}", "idle/rollout")),
 )
 """What is told of a step, in this order: a name, and texts with their keys in metrics.jsonl."""
+UNUSUAL = 1e9
 LEAVE_OUT = ("length", "loss", "idle", "staleness", "rate", "left")
 """What a narrow terminal does not show, the first first."""
 
@@ -88,7 +89,7 @@ def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None, width:
     """
     parts = {"step": f"step {metrics['step']:>{len(str(steps))}}/{steps}"}
     for name, *texts in KEYS:
-        shown = [form.format(metrics[key]) for form, key in texts if _is_number(metrics.get(key))]
+        shown = [in_short(form, metrics[key]) for form, key in texts if _is_number(metrics.get(key))]
         if shown:
             parts[name] = "  ".join(shown)
     if remaining_s is not None:
@@ -98,6 +99,14 @@ def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None, width:
             break
         parts.pop(name, None)
     return "  ".join(parts.values())
+
+
+def in_short(form: str, value: float) -> str:
+    """A figure in its form; one beyond all that is usual in powers of ten: a reward may be any number."""
+    if abs(value) < UNUSUAL:
+        return form.format(value)
+    begin, _, rest = form.partition("{")
+    return f"{begin}{value:.2e}{rest.partition('}')[2]}"
 
 
 def _is_number(value: object) -> bool:
@@ -126,7 +135,7 @@ def _figures(metrics: Metrics) -> str:
         return "no prompt answered"
     passes = [key for key in metrics if key.startswith("pass@") and key[5:].isdigit()]
     shown = [f"{key} {metrics[key]:.3f}" for key in dict.fromkeys((passes[0], passes[-1]))]
-    return "  ".join([*shown, f"reward {metrics['reward/mean']:.3f}"])
+    return "  ".join([*shown, in_short("reward {:.3f}", metrics["reward/mean"])])
 
 
 def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
@@ -139,7 +148,9 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
         lines[0] = f"Stopped after {steps} of {wanted} train steps at your request. The same command goes on."
     first, last = summary.get("reward/first_steps"), summary.get("reward/last_steps")
     if first is not None and last is not None:
-        lines[0] += f" Reward {first:.3f} in the first steps, {last:.3f} in the last."
+        lines[0] += in_short(" Reward {:.3f} in the first steps,", first) + in_short(
+            " {:.3f} in the last.", last
+        )
     lines.append(_evaluations_in_words(summary))
     lines.append(str(summary.get("verdict", "")))
     if late := summary.get("staleness/violations", 0):

@@ -50,6 +50,15 @@ def test_a_step_is_one_line():
     )
 
 
+def test_a_reward_that_is_enormous_is_still_read_at_a_glance():
+    line = step_line(METRICS | {"reward/mean": -1e30}, steps=80, remaining_s=None)
+    assert line.startswith("step  7/80  reward -1.00e+30  loss")
+    told = verdict_lines(
+        SUMMARY | {"reward/first_steps": 1e30, "reward/last_steps": 2e12}, Path("runs/quickstart")
+    )
+    assert told[0].endswith(" Reward 1.00e+30 in the first steps, 2.00e+12 in the last.")
+
+
 def test_what_was_not_reported_is_left_out():
     assert step_line({"step": 1, "loss": float("nan")}, steps=9, remaining_s=None) == "step 1/9"
 
