@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from controller.core.core import Core
 from controller.durability.image.freezer import Freezer
+from controller.durability.image.packed import pack
 from controller.durability.violation import violation_of
 
 IS_POSSIBLE = sys.platform == "linux"  # macOS lets a copy of a process with threads do next to nothing
@@ -56,7 +57,7 @@ class Picture:
         asyncio.get_running_loop().add_reader(self._reader, self._read)
 
     def wait(self) -> bytes:
-        """The image, in the place of `start`."""
+        """The packed image, in the place of `start`."""
         while part := os.read(self._reader, READ_BYTES):
             self._parts.append(part)
         return self._end()
@@ -97,7 +98,7 @@ def _be_the_child(core: Core, writer: int) -> NoReturn:
         os.closerange(3, writer)
         os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
         violation = violation_of(core)
-        rest = memoryview(violation.words.encode() if violation else Freezer().freeze(core))
+        rest = memoryview(violation.words.encode() if violation else pack(Freezer().freeze(core)))
         while rest:
             rest = rest[os.write(writer, rest) :]
         code = BROKEN if violation else 0

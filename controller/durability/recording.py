@@ -30,6 +30,7 @@ from controller.durability.damage import (
 )
 from controller.durability.event_codec import TAG_PLACE
 from controller.durability.fingerprint import SIZE_BYTES
+from controller.durability.image.packed import unpack
 from controller.durability.image.thawer import thaw
 from controller.durability.release import release
 from controller.durability.sample_records import KeptSample, read_sample, sample_keys
@@ -228,7 +229,7 @@ class Recording:
                 )
                 continue
             if json.loads(made_by) == release():
-                yield Snapshot(seq, now, thaw(image, self.strategies()))
+                yield Snapshot(seq, now, thaw(unpack(image), self.strategies()))
 
     def snapshot_bytes(self, number: int) -> int:
         """Size of the snapshot after event `number`; 0 if there is none. Raises: RunError."""

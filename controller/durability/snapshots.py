@@ -19,6 +19,7 @@ from controller.core.core import Core
 from controller.durability.damage import line_checksum
 from controller.durability.fork import IS_POSSIBLE, Picture
 from controller.durability.image.freezer import Freezer
+from controller.durability.image.packed import pack
 from controller.durability.release import release
 from controller.durability.store import Store
 from controller.durability.violation import BrokenInvariant, violation_of
@@ -77,7 +78,7 @@ class Snapshots:
             raise BrokenInvariant(violation.words, number)
         self.checked = number
         try:
-            image = self._freezer.freeze(core)
+            image = pack(self._freezer.freeze(core))
         except LocalError:  # the journal has it all; a release that holds something new must say so in tests
             log.exception("A snapshot was not written.")
         else:

@@ -267,7 +267,7 @@ class Store:
         self._db.execute("INSERT INTO fingerprints VALUES (?, ?)", (first, digests))
 
     def put_snapshot(self, number: int, now: float, release: str, image: bytes) -> None:
-        """Keep the image of a core (`controller.durability.image`) as it was after event `number`."""
+        """Keep the packed image of a core (`controller.durability.image`) as it was after event `number`."""
         values = (number, now, release, snapshot_digest(number, now, release, image), image)
         self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
 

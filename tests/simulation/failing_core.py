@@ -20,6 +20,7 @@ from controller.core.events import Event, PeerFaulted, Received, Restarted, Tick
 from controller.core.state.told import ToldInstance, ToldTextWorker
 from controller.durability.image import classes
 from controller.durability.image.freezer import Freezer
+from controller.durability.image.packed import pack
 from controller.durability.image.thawer import thaw
 from controller.durability.recording import Recording
 from controller.durability.store import Store
@@ -165,7 +166,7 @@ def _strike(target: Target, before: list[Event]) -> bool:
     with store.transaction():
         for name, value in facts.items():
             store.put_fact(name, value)
-        store.put_snapshot(0, 0.0, facts["release"], target.image)
+        store.put_snapshot(0, 0.0, facts["release"], pack(target.image))
     stepper = Struck(store, target)
     for now, event in target.around[:BEFORE]:
         stepper.turn(now, [(event, ())])

@@ -22,7 +22,7 @@ from protocol.errors import LocalError, RunError
 NEAR = 32  # events before the target of a far move at which an image is left, for steps back from there
 NEVER = 1 << 62  # events: a second of the processor's at 1,024 instances is what an image takes
 MOST_NEAR = 4  # such images
-BYTES_AN_EVENT = 1_000  # of a snapshot, which are taken up in the time of one event
+BYTES_AN_EVENT = 400  # of a snapshot, which are taken up in the time of one event
 KEYFRAMES_BYTES = 256 << 20
 
 

@@ -10,6 +10,7 @@ import pytest
 from controller.durability import snapshots
 from controller.durability.fork import IS_POSSIBLE, Picture
 from controller.durability.image.freezer import Freezer
+from controller.durability.image.packed import pack, unpack
 from controller.durability.snapshots import CHECK_S, Snapshots
 from protocol.errors import RunError
 from tests.support.answered_run import AnsweredRun
@@ -38,7 +39,7 @@ def test_the_image_is_of_the_moment_of_the_fork_and_nothing_is_left(tmp_path):
     expected, before, others = Freezer().freeze(run.core), descriptors(), children()
     picture = Picture(run.core)
     run.to_the_end(max_events=90)
-    assert picture.wait() == expected != Freezer().freeze(run.core)
+    assert unpack(picture.wait()) == expected != Freezer().freeze(run.core)
     assert descriptors() <= before
     assert children() <= others
 
@@ -106,7 +107,9 @@ async def test_a_snapshot_begun_is_written_once_with_its_lines_while_the_run_goe
         made.finish(image)
     assert made.is_due(events=0, journal_bytes=0, now=1e9)
     db = run.store._db
-    assert db.execute("SELECT seq, image FROM snapshots").fetchall() == [(60, Freezer().freeze(run.core))]
+    assert db.execute("SELECT seq, image FROM snapshots").fetchall() == [
+        (60, pack(Freezer().freeze(run.core)))
+    ]
     assert db.execute("SELECT step FROM lines").fetchall() == [(1,)]
 
 
