@@ -20,7 +20,9 @@ CREATE TABLE IF NOT EXISTS samples (
     step INTEGER NOT NULL, group_id INTEGER NOT NULL, facts TEXT NOT NULL, row BLOB NOT NULL,
     prompt BLOB NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL, trained BLOB NOT NULL,
     weights BLOB NOT NULL, size INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (step, group_id));
+CREATE INDEX IF NOT EXISTS sample_sizes ON samples (step, size);
 """
+"""The index is for sums of sizes: from the table itself SQLite reads every page of every sample for one."""
 OVERHEAD_BYTES = 100  # of a record, beside its columns
 
 

@@ -68,10 +68,28 @@ def test_a_sample_of_an_agent_begins_with_given_tokens_and_has_no_prompt():
         )
     }  # fmt: skip
     db = sqlite3.connect(":memory:")
-    db.execute(SCHEMA)
+    db.executescript(SCHEMA)
     keep_samples(db, 5, [KeptGroup(7, "oldest", (item,), ())], piece=stored.__getitem__, most_bytes=10_000)
     kept = read_sample(db, "run.db", 5, 7)
     assert (kept.prompt, kept.tokens, kept.logprobs) == (b"", b"A" * 16 + b"B" * 8, b"C" * 4 + b"D" * 8)
+    db.close()
+
+
+def test_the_room_is_looked_at_without_reading_the_samples():
+    """A sum over the table itself reads every page of it, half a gigabyte at each step of a long run."""
+    db, asked = sqlite3.connect(":memory:"), list[str]()
+    db.executescript(SCHEMA)
+    item = TrainItem(7, 0, 0, 1.0, 0.5, "stop", (Segment(1, 3, 1),))
+    for step in range(3):
+        db.set_trace_callback(asked.append if step == 2 else None)
+        group = KeptGroup(step, "oldest", (item,), ())
+        keep_samples(db, step, [group], piece=lambda wanted: b"1" * 100, most_bytes=700)
+    db.set_trace_callback(None)
+    looks = [words for words in asked if words.startswith("SELECT")]
+    assert len(looks) == 3, looks
+    for words in looks:
+        plan = [detail for *_, detail in db.execute(f"EXPLAIN QUERY PLAN {words}")]
+        assert all("COVERING INDEX" in detail for detail in plan), (words, plan)
     db.close()
 
 
