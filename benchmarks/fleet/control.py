@@ -88,12 +88,14 @@ async def control(folder: Path, rules: Rules, profile: str) -> None:
         controller._shell._server._pause_s *= rules.slow  # as all that lasts: turns hold what they would hold
         print("open", flush=True)
         stopwatch = Stopwatch(controller, folder, profile)
-        reader = asyncio.create_task(read(controller))  # as a script does: what nobody reads is kept for it
+        reader = asyncio.create_task(read(controller))  # unread steps would pile up
         while order := (await orders.readline()).decode().strip():
             if order == "begin":
                 stopwatch.begin()
             else:
                 print(json.dumps(stopwatch.end()), flush=True)
+        if reader.done():
+            reader.result()  # raises what has ended the run
         reader.cancel()
 
 

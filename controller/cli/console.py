@@ -102,7 +102,7 @@ def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None, width:
 
 
 def in_short(form: str, value: float) -> str:
-    """A figure in its form; one beyond all that is usual in powers of ten: a reward may be any number."""
+    """Format a number; from UNUSUAL on in powers of ten, as a reward may be any number."""
     if abs(value) < UNUSUAL:
         return form.format(value)
     begin, _, rest = form.partition("{")

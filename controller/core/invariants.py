@@ -32,7 +32,8 @@ def check_invariants(core: "Core") -> None:
         _check_group(state, group, is_trained=group.id in core.training.batch)
         in_flight += _check_members(state, group, running, resident)
     there = sum(m.state == "running" for group in state.groups.values() for m in group.members)
-    assert there == len(running), f"{len(running)} trajectories run, and {there} are there"
+    entries = sum(len(instance.running) for instance in state.registry.instances())
+    assert there == entries, f"{entries} trajectories run at instances, and {there} are there"
     _check_tokens(state, in_flight)
     _check_sources(state)
     _check_instances(state, resident)
@@ -75,13 +76,14 @@ def _check_sources(state: RunState) -> None:
 def _check_members(
     state: RunState, group: Group, running: dict[TrajectoryId, PeerId], resident: Counter[PeerId]
 ) -> int:
-    """A trajectory is in one place, and its versions never go back; returns those tokens in flight.
+    """A trajectory is in one place, and its versions never go back.
 
-    `resident` gets the tokens that each instance holds.
+    Returns the tokens of the group that are in flight; adds to `resident` what its instances hold of it.
     """
     is_generating = group.state == "generating"
     in_flight = 0
-    for member in group.members:
+    for place, member in enumerate(group.members):
+        assert member.id == (group.id, place), f"{member.id} is member {place} of group {group.id}"
         peer = member.peer
         assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
         assert running.get(member.id) == peer, f"{member.id} is not at {peer}"

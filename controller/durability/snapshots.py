@@ -4,8 +4,8 @@ Invariants: the core is checked before a snapshot of it is made, at least every 
 anything happens, so that a restart never begins at a core that breaks an invariant; a snapshot is of the core
 after the event that it names, whose fingerprint and all before are in the file; it is written in one
 transaction with the lines of metrics.jsonl since the last, so that a run directory is made whole from run.db
-alone; one is made at a time, beside the event loop where the system can (`controller.durability.fork`), for
-at most a tenth of a core then, and else for a hundredth of the loop's time.
+alone; one is made at a time, for at most a hundredth of the loop's time, beside the loop where the system
+can (`controller.durability.fork`), for at most a tenth of a core then.
 """
 
 import json
@@ -30,8 +30,8 @@ JOURNAL_BYTES = 64 << 20
 CHECK_S = 60.0  # the core is checked at least so often, as long as anything happens
 AGAIN_S = 60.0  # until the next try, when the system had no room
 SHARE = 0.01  # of the loop's time that snapshots may take
-SHARE_BESIDE = 0.1  # of a core that they may take beside it: with many responses in flight a restart steps
-# through what happened since the newest one, which takes longer than to read that
+SHARE_BESIDE = 0.1  # of a core that they may take beside the loop: a restart replays the events after the
+# newest one, and with many responses in flight that is slower than loading it
 KEPT = 2  # the newest, and one more in case that it is damaged
 
 log = logging.getLogger("staleflow.snapshots")
@@ -121,7 +121,7 @@ class Snapshots:
             log.error("The snapshot after event %d was not made; the journal has it all.", number)
         end, self._picture = time.perf_counter(), None
         self.pause_s += end - begin
-        self._not_before = now + (end - began) / SHARE_BESIDE
+        self._not_before = now + max((end - began) / SHARE_BESIDE, self.pause_s / SHARE)
         text = "A snapshot after event %d took %.0f ms, for %.1f of which the controller paused."
         log.info(text, number, 1e3 * (end - began), 1e3 * self.pause_s)
 

@@ -345,9 +345,12 @@ class Registry:
                 assert worker.ready or not worker.pending, f"{here}, with {worker.pending} groups"
             if isinstance(worker, AgentWorker):
                 assert worker.ready or not worker.episodes, f"{here}, with {len(worker.episodes)} episodes"
-        assert self.ready_instances == sum(i.ready for i in self.instances())
-        assert self.running == sum(len(i.running) for i in self.instances())
-        assert self.busy_instances == sum(i.ready and bool(i.running) for i in self.instances())
+        ready = sum(i.ready for i in self.instances())
+        assert self.ready_instances == ready, f"{self.ready_instances} ready instances counted, {ready} there"
+        running = sum(len(i.running) for i in self.instances())
+        assert self.running == running, f"{self.running} responses counted at instances, {running} there"
+        busy = sum(i.ready and bool(i.running) for i in self.instances())
+        assert self.busy_instances == busy, f"{self.busy_instances} busy instances counted, {busy} there"
 
 
 class HasDeadline(Protocol):

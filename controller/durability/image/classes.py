@@ -1,4 +1,4 @@
-"""What an image of a core may hold: the classes, and the tags that values are told by.
+"""What an image of a core may hold: the classes, and the tags of their values.
 
 Invariant: only classes of CLASSES are ever made of an image. An image counts only for the release that made
 it (see `controller.durability.snapshots`), so it has no other version than its shapes.
@@ -95,7 +95,7 @@ NAMES = {kind: name for name, kind in CLASSES.items()}
 PACKED_ALONE = frozenset((Batch,))
 """Immutable, large and long-lived: packed once, not with each image."""
 PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
-"""Told as they are."""
+"""Types of values that are written unchanged."""
 
 Shape = tuple[str, tuple[str, ...]]
 """A class, and the attributes of an object of it."""
@@ -109,10 +109,10 @@ class InParts(NamedTuple):
 
 
 @cache
-def attributes_of(kind: type) -> tuple[str, ...]:
-    """Those that every object of a class has; () if each says by itself."""
+def attributes_of(kind: type) -> tuple[str, ...] | None:
+    """Names of the attributes that all objects of a class have; None if they differ by object."""
     if issubclass(kind, tuple):
         return tuple(kind._fields)  # pyright: ignore[reportAttributeAccessIssue]  # named ones alone are here
     if "__slots__" not in vars(kind):
-        return ()
+        return None
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else tuple(kind.__slots__)

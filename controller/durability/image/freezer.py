@@ -1,7 +1,7 @@
 """A whole core to bytes, so that a run is taken up without stepping through all of its history.
 
-Invariants: `thaw` gives a core that wants what the frozen one would have wanted, whatever comes; objects that
-were one are one again; no code is stored: object 0 of every image is the core's `Strategies`, which the image
+Invariants: `thaw` gives a core that wants what the frozen one would have wanted, whatever comes; shared
+objects stay shared; no code is stored: object 0 of every image is the core's `Strategies`, which the image
 does not hold. Equal cores have equal images, in every process.
 """
 
@@ -43,7 +43,7 @@ from protocol.errors import LocalError
 if TYPE_CHECKING:
     from controller.durability.image.thawer import Thawer
 
-Way = Callable[[Any], Any]  # from a value to what MessagePack knows
+Encode = Callable[[Any], Any]  # from a value to what MessagePack knows
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
 
@@ -67,7 +67,7 @@ class Freezer:
         return InParts(skeleton, tuple(self._alone[key][1] for key in self._used))
 
     def learn(self, thawer: "Thawer") -> None:
-        """What was packed alone in the image that this thawer took last is packed already."""
+        """Take over what was packed alone in the image that this thawer read last."""
         self._alone |= {id(found): (found, packed) for packed, found in thawer.alone.items()}
 
     def _image(self, core: Core) -> bytes:
@@ -78,26 +78,26 @@ class Freezer:
             if isinstance(instance.told, told.ToldInstance):  # who has looked at progress is of no account
                 instance.told.columns.settle()
         with without_collecting():
-            image = _Writing(core.state.strategies, self._packed_alone).whole(core)
+            image = _Encoder(core.state.strategies, self._pack_alone).whole(core)
         self._alone = {key: found for key, found in self._alone.items() if key in self._used}
         return image
 
-    def _packed_alone(self, value: Any) -> list[Any]:
+    def _pack_alone(self, value: Any) -> list[Any]:
         key = id(value)
-        if key not in self._alone:  # in a writing of its own, so that equal values are equal bytes
-            self._alone[key] = value, _Writing(None, self._packed_alone).whole(value)
+        if key not in self._alone:  # by an encoder of its own, so that equal values are equal bytes
+            self._alone[key] = value, _Encoder(None, self._pack_alone).whole(value)
         place = self._used.setdefault(key, len(self._used))
         return [PACKED, self._alone[key][1] if self._is_whole else place]
 
 
-class _Writing:
-    """Turns the objects of one image into what MessagePack knows, each class in a way of its own."""
+class _Encoder:
+    """Turns the objects of one image into what MessagePack knows, with a function for each class."""
 
-    def __init__(self, first: object, packed_alone: Way) -> None:
-        """`first` is object 0, which is not written; `packed_alone` is the way of PACKED_ALONE."""
+    def __init__(self, first: object, pack_alone: Encode) -> None:
+        """`first` is object 0, which is not written; `pack_alone` encodes objects of PACKED_ALONE."""
         self._shapes: dict[Shape, int] = {}
         self._seen = {id(first): 0}
-        self._ways: dict[type, Way] = {
+        self._encoders: dict[type, Encode] = {
             tuple: lambda v: [TUPLE, *self._values(v)],
             np.float64: lambda v: [NUMBER, float(v)],
             list: self._once(lambda v: [LIST, *self._values(v)]),
@@ -106,63 +106,65 @@ class _Writing:
             deque: self._once(lambda v: [DEQUE, v.maxlen, *self._values(v)]),
             Counter: self._once(lambda v: [COUNTER, *self._pairs(v)]),
             np.ndarray: self._once(lambda v: [ARRAY, v.dtype.str, list(v.shape), v.tobytes()]),
-            **dict.fromkeys(PACKED_ALONE, packed_alone),
+            **dict.fromkeys(PACKED_ALONE, pack_alone),
         }
 
     def whole(self, root: Any) -> bytes:
-        """One value, with the shapes that it is told in."""
+        """One value with the shapes of all objects in it. Raises: LocalError."""
         kind = type(root)
-        told = self._way_of(kind)(root) if kind in PACKED_ALONE else self.value(root)
-        return _pack(([[name, list(names)] for name, names in self._shapes], told))
+        try:
+            encoded = self._encoder_of(kind)(root) if kind in PACKED_ALONE else self._value(root)
+        finally:
+            self._encoders.clear()  # they refer to this object, which would wait for the garbage collector
+        return _pack(([[name, list(names)] for name, names in self._shapes], encoded))
 
-    def value(self, value: Any) -> Any:
-        """What tells a value. Raises: LocalError."""
+    def _value(self, value: Any) -> Any:
         kind = type(value)
         if kind in PLAIN:
             return value
-        way = self._ways.get(kind)
-        if way is None:
-            way = self._ways[kind] = self._way_of(kind)
-        return way(value)
+        encode = self._encoders.get(kind)
+        if encode is None:
+            encode = self._encoders[kind] = self._encoder_of(kind)
+        return encode(value)
 
     def _values(self, values: Iterable[Any]) -> list[Any]:
-        value = self.value  # asked of what is no plain value alone: most are, of millions
+        value = self._value  # called only for what is not plain: most of millions is
         return [one if type(one) in PLAIN else value(one) for one in values]
 
     def _pairs(self, mapping: dict[Any, Any]) -> Iterator[Any]:
-        value = self.value
+        value = self._value
         for key, one in mapping.items():
             yield key if type(key) in PLAIN else value(key)
             yield one if type(one) in PLAIN else value(one)
 
-    def _once(self, way: Way) -> Way:
-        """The way of what has an identity: told where it is met first, and referred to from then on."""
+    def _once(self, encode: Encode) -> Encode:
+        """Encode an object once; later, a reference to its number."""
         seen = self._seen
 
-        def told_once(one: Any) -> list[Any]:
+        def encode_once(one: Any) -> list[Any]:
             key = id(one)
             number = seen.get(key)
             if number is not None:
                 return [REFERENCE, number]
             seen[key] = len(seen)
-            return way(one)
+            return encode(one)
 
-        return told_once
+        return encode_once
 
-    def _way_of(self, kind: type) -> Way:
-        """That of a class of ours."""
+    def _encoder_of(self, kind: type) -> Encode:
+        """The function that encodes objects of a class of CLASSES; of another class it raises LocalError."""
         if kind not in NAMES:
             return self._once(_refuse)
         if issubclass(kind, BaseModel):
             return self._once(lambda v: [MODEL, NAMES[kind], v.model_dump_json()])
         names = attributes_of(kind)
-        if not names:
+        if names is None:
             return self._once(self._with_names)
-        way = _code_for(kind)(self._shape(kind, names), self.value, PLAIN)
-        return way if issubclass(kind, tuple) else self._once(way)
+        encode = _code_for(kind)(self._shape(kind, names), self._value, PLAIN)
+        return encode if issubclass(kind, tuple) else self._once(encode)
 
     def _with_names(self, one: Any) -> list[Any]:
-        """An object whose attributes are its own affair."""
+        """An object without slots: its image lists the names of its attributes."""
         return [self._shape(type(one), tuple(vars(one))), *self._values(vars(one).values())]
 
     def _shape(self, kind: type, names: tuple[str, ...]) -> int:
@@ -170,7 +172,6 @@ class _Writing:
 
 
 def _refuse(value: object) -> NoReturn:
-    """The way of all other classes, object 0 excepted."""
     kind = type(value)
     raise LocalError(
         f"A core holds {value!r:.200} of {kind.__module__}.{kind.__qualname__}, which no image can hold; "
@@ -179,20 +180,19 @@ def _refuse(value: object) -> NoReturn:
 
 
 @cache
-def _code_for(kind: type) -> Callable[[int, Way, frozenset[type]], Way]:
-    """A function for objects of a class, with a line for each attribute: there are a million of them.
+def _code_for(kind: type) -> Callable[[int, Encode, frozenset[type]], Encode]:
+    """A function for objects of a class, with an expression for each attribute: there are a million of them.
 
-    It is made of the names that the class gives them, as `dataclasses` makes `__init__`.
+    It is made of the names that the class gives to its attributes, as `dataclasses` makes `__init__`.
     """
-    names = attributes_of(kind)
-    told = ", ".join(f"a{i} if type(a{i}) in plain else value(a{i})" for i in range(len(names)))
-    taken = "; ".join(f"a{i} = one.{name}" for i, name in enumerate(names))
+    names = attributes_of(kind) or ()
+    encoded = ", ".join(f"a{i} if type(a{i}) in plain else value(a{i})" for i in range(len(names)))
     lines = (
         "def bind(tag, value, plain):",
-        "    def way(one):",
-        f"        {taken}",
-        f"        return [tag, {told}]",
-        "    return way",
+        "    def encode(one):",
+        *(f"        a{i} = one.{name}" for i, name in enumerate(names)),
+        f"        return [tag, {encoded}]",
+        "    return encode",
     )
     made: dict[str, Any] = {}
     exec("\n".join(lines), made)
@@ -201,7 +201,7 @@ def _code_for(kind: type) -> Callable[[int, Way, frozenset[type]], Way]:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Nothing becomes garbage while a core or its image is made: looking for it took half of the time."""
+    """Without garbage collection, which took half of the time in which a core or its image is made."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -5,6 +5,8 @@ import zlib
 from protocol.errors import RunError
 
 LEVEL = 1  # the next ones take twice as long for nothing
+MOST_BYTES = 1 << 28  # that any image may have
+MOST_TIMES = 100  # as large as it is packed, a larger one may be
 
 
 def pack(image: bytes) -> bytes:
@@ -14,10 +16,19 @@ def pack(image: bytes) -> bytes:
 
 def unpack(packed: bytes) -> bytes:
     """The image again. Raises: RunError if it is damaged."""
+    most = max(MOST_BYTES, MOST_TIMES * len(packed))
+    reader = zlib.decompressobj()
     try:
-        return zlib.decompress(packed)
+        image = reader.decompress(packed, most)
     except zlib.error as error:
-        raise RunError(
-            f"A snapshot of the core cannot be read: {error}. Expected one that this release made; the "
-            "journal has the same run event by event."
-        ) from error
+        raise _refusal(str(error)) from error
+    if not reader.eof:
+        raise _refusal(f"it has no end within {most} bytes")
+    return image
+
+
+def _refusal(reason: str) -> RunError:
+    return RunError(
+        f"A snapshot of the core cannot be read: {reason}. Expected one that this release made; the journal "
+        "has the same run event by event."
+    )

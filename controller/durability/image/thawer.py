@@ -34,7 +34,7 @@ from controller.durability.image.freezer import without_collecting
 from protocol.errors import RunError
 from strategies.kinds import Strategies
 
-Maker = Callable[[list[Any]], Any]  # of a value, from what an image tells of it
+Decode = Callable[[list[Any]], Any]  # from what an image has of a value
 
 
 def thaw(image: bytes, strategies: Strategies) -> Core:
@@ -65,14 +65,17 @@ class Thawer:
                 shapes, root = msgpack.unpackb(
                     whole, raw=False, strict_map_key=False, max_array_len=len(whole), max_ext_len=0
                 )
-                made = _Reading(shapes, self._strategies, self.alone, parts)
-                found = made.value(root)
+                made = _Decoder(shapes, self._strategies, self.alone, parts)
+                found = made.whole(root)
             except (
                 ValueError,
                 TypeError,
                 KeyError,
                 IndexError,
                 AttributeError,
+                OverflowError,
+                SyntaxError,  # of a dtype
+                RecursionError,
                 msgpack.UnpackException,
             ) as error:
                 raise RunError(
@@ -85,8 +88,8 @@ class Thawer:
         return found
 
 
-class _Reading:
-    """Makes the objects of one image, each tag's by a maker of its own."""
+class _Decoder:
+    """Makes the objects of one image, with a function for each tag."""
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class _Reading:
         self._strategies, self._known, self._parts = strategies, known, parts
         self.alone: dict[bytes, Any] = {}
         self._seen: list[Any] = [strategies]
-        self._makers: dict[int, Maker] = {
+        self._decoders: dict[int, Decode] = {
             REFERENCE: lambda item: self._seen[item[1]],
             TUPLE: lambda item: tuple(self._values(item, 1)),
             LIST: self._list,
@@ -115,18 +118,24 @@ class _Reading:
             PACKED: lambda item: self._packed_alone(item[1]),
         }
         for tag, (name, names) in enumerate(shapes, start=FIRST_SHAPE):
-            self._makers[tag] = self._maker_of(CLASSES[name], tuple(names))
+            self._decoders[tag] = self._decoder_of(CLASSES[name], tuple(names))
 
-    def value(self, item: Any) -> Any:
-        """What an item tells."""
-        return self._makers[item[0]](item) if type(item) is list else item
+    def whole(self, root: Any) -> Any:
+        """The value that an image is of. Raises: what a damaged one leads to."""
+        try:
+            return self._value(root)
+        finally:
+            self._decoders.clear()  # they refer to this object, which holds every object that it has made
+
+    def _value(self, item: Any) -> Any:
+        return self._decoders[item[0]](item) if type(item) is list else item
 
     def _values(self, item: list[Any], begin: int) -> list[Any]:
-        makers = self._makers  # asked of what is no plain value alone: most are, of millions
-        return [makers[one[0]](one) if type(one) is list else one for one in item[begin:]]
+        decoders = self._decoders  # called only for what is not plain: most of millions is
+        return [decoders[one[0]](one) if type(one) is list else one for one in item[begin:]]
 
     def _number(self, made: Any) -> Any:
-        """Number what holds nothing that may lead back to it."""
+        """Number an object that holds no other."""
         self._seen.append(made)
         return made
 
@@ -142,7 +151,7 @@ class _Reading:
 
     def _fill(self, made: dict[Any, Any], item: list[Any]) -> dict[Any, Any]:
         self._seen.append(made)
-        value, rest = self.value, iter(item)
+        value, rest = self._value, iter(item)
         next(rest)
         for key, one in zip(rest, rest, strict=True):
             key = value(key)
@@ -154,38 +163,38 @@ class _Reading:
         found = self._known.get(packed)
         if found is None:
             shapes, root = msgpack.unpackb(packed, raw=False, max_array_len=len(packed))
-            found = _Reading(shapes, self._strategies, {}).value(root)
+            found = _Decoder(shapes, self._strategies, {}).whole(root)
         self.alone[packed] = found
         return found
 
-    def _maker_of(self, kind: type, names: tuple[str, ...]) -> Maker:
+    def _decoder_of(self, kind: type, names: tuple[str, ...]) -> Decode:
         """That of a shape. Raises: ValueError if the class has other attributes now."""
         known = attributes_of(kind)
-        if known and known != names:
+        if known is None:
+            return lambda item: self._with_names(kind, names, item)
+        if known != names:
             raise ValueError(f"{kind.__name__} had the attributes {names}, and has {known}")
-        if known:
-            return _code_for(kind)(self.value, self._seen.append)
-        return lambda item: self._with_names(kind, names, item)
+        return _code_for(kind)(self._value, self._seen.append)
 
     def _with_names(self, kind: type, names: tuple[str, ...], item: list[Any]) -> Any:
-        """An object whose attributes are its own affair: their names are the image's, and never code."""
+        """An object without slots: the names of its attributes are the image's, and never code."""
         made = self._number(object.__new__(kind))
         for name, one in zip(names, item[1:], strict=True):
-            object.__setattr__(made, name, self.value(one))
+            object.__setattr__(made, name, self._value(one))
         return made
 
 
 @cache
-def _code_for(kind: type) -> Callable[[Callable[[Any], Any], Callable[[Any], None]], Maker]:
+def _code_for(kind: type) -> Callable[[Callable[[Any], Any], Callable[[Any], None]], Decode]:
     """A function for objects of a class, with a line for each attribute: there are a million of them.
 
-    It is made of the names that the class gives them, as `dataclasses` makes `__init__`; of an image it knows
-    nothing.
+    It is made of the names that the class gives to its attributes, as `dataclasses` makes `__init__`; nothing
+    of an image is in it.
     """
-    names = attributes_of(kind)
+    names = attributes_of(kind) or ()
     values = [f"value(a{i}) if type(a{i}) is list else a{i}" for i in range(len(names))]
     if issubclass(kind, tuple):
-        body = [f"return new(kind, ({', '.join(values)},))"]
+        body = [f"return new(kind, ({''.join(f'{value}, ' for value in values)}))"]
     else:
         is_frozen = kind.__setattr__ is not object.__setattr__
         put = "put(made, {!r}, {})" if is_frozen else "made.{} = {}"
@@ -194,10 +203,10 @@ def _code_for(kind: type) -> Callable[[Callable[[Any], Any], Callable[[Any], Non
         body.append("return made")
     lines = (
         "def bind(value, number):",
-        "    def make(item):",
+        "    def decode(item):",
         f"        _, {', '.join(f'a{i}' for i in range(len(names)))} = item",
         *(f"        {line}" for line in body),
-        "    return make",
+        "    return decode",
     )
     new = tuple.__new__ if issubclass(kind, tuple) else object.__new__
     made: dict[str, Any] = {"kind": kind, "new": new, "put": object.__setattr__}

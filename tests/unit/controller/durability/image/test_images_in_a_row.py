@@ -56,6 +56,19 @@ def test_a_freezer_packs_what_was_thawed_as_it_came():
     assert thawer.alone
 
 
+def test_a_freezer_holds_what_it_has_packed_and_nothing_that_has_left():
+    """By id: an object that is gone could give its id to another one."""
+    core, freezer = some_core(), Freezer()
+    freezer.freeze_in_parts(core)
+    batches = list(batches_of(core).values())
+    assert [found for found, _ in freezer._alone.values()] == batches
+    core.state.batches.popitem()
+    assert freezer.freeze_in_parts(core) == Freezer().freeze_in_parts(core)
+    core.state.batches.clear()
+    freezer.freeze(core)
+    assert freezer._alone == {}
+
+
 def test_what_the_last_image_did_not_have_is_forgotten():
     core, thawer = some_core(), Thawer(STRATEGIES)
     thawer.thaw(Freezer().freeze(core))
