@@ -113,19 +113,26 @@ async def test_a_snapshot_begun_is_written_once_with_its_lines_while_the_run_goe
     assert db.execute("SELECT step FROM lines").fetchall() == [(1,)]
 
 
-async def test_one_made_beside_the_loop_takes_a_tenth_of_a_core(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("moments", "pause_s", "rest_s"),
+    [
+        ((0.0, 0.125, 5.0, 5.25), 0.375, 52.5),  # a tenth of a core
+        ((0.0, 0.5, 5.0, 6.0), 1.5, 150.0),  # a hundredth of the loop's time
+    ],
+)
+async def test_one_made_beside_the_loop_takes_its_share(tmp_path, monkeypatch, moments, pause_s, rest_s):
     run = run_of(tmp_path, 60)
     made = Snapshots(run.store, is_compact=False)
     arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    clock = iter([0.0, 0.5, 5.0, 6.0])
+    clock = iter(moments)
     monkeypatch.setattr(snapshots, "time", SimpleNamespace(perf_counter=clock.__next__))
     made.begin(run.core, number=60, now=100.0, on_image=arrived.set_result)
     image = await arrived
     with run.store.transaction():
         made.finish(image)
-    assert made.pause_s == 1.5
-    assert not made.is_due(events=10**6, journal_bytes=0, now=100.0 + 59.0)
-    assert made.is_due(events=0, journal_bytes=0, now=100.0 + 60.0)
+    assert made.pause_s == pause_s
+    assert not made.is_due(events=10**6, journal_bytes=0, now=99.9 + rest_s)
+    assert made.is_due(events=0, journal_bytes=0, now=100.1 + rest_s)
 
 
 async def test_one_that_is_given_up_leaves_no_process(tmp_path):
