@@ -102,6 +102,8 @@ class Server(DrainedSocket):
         self._answers: dict[bytes, None] = {}  # peers whose beat waits for one in return
         self._has_news = False
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a full or absent peer fails
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # or a link that comes back while words of the one
+        # before wait to be read is never heard
         if keys is not None:
             self._door = CurveAuthenticator(self._context, admits=self._admits, on_refusal=self._refuse)
             self._carries_users = True

@@ -159,7 +159,7 @@ class _Decoder:
         return made
 
     def _packed_alone(self, where: bytes | int) -> Any:
-        packed = where if type(where) is bytes else self._parts[where]
+        packed = where if isinstance(where, bytes) else self._parts[where]
         found = self._known.get(packed)
         if found is None:
             shapes, root = msgpack.unpackb(packed, raw=False, max_array_len=len(packed))
