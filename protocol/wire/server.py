@@ -6,8 +6,8 @@ Invariants:
   what never attached does not even get that far: it is told to `on_refusal`, once for each kind.
 - With keys, a peer is its key: its role and name are those of the key, and its words come over connections
   that have shown it.
-- The newest connection of a peer takes over from those before. Nobody else can make one: its routing id is 120
-  random bits, which only it and the controller know.
+- The newest connection of a peer takes over from those before. Nobody else can make one: its routing id is
+  120 random bits, which only it and the controller know.
 - No acknowledgement leaves between `on_message` and the end of `on_drained`, so the owner can make a whole
   drain durable before any peer believes that it is.
 """
