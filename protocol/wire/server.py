@@ -6,8 +6,9 @@ Invariants:
   what never attached does not even get that far: it is told to `on_refusal`, once for each kind.
 - With keys, a peer is its key: its role and name are those of the key, and its words come over connections
   that have shown it.
-- The newest connection of a peer takes over from those before. Nobody else can make one: its routing id is
-  120 random bits, which only it and the controller know.
+- The newest connection of a peer takes over from those before: libzmq would ignore one that comes while
+  messages of the one before wait to be read. Nobody else can make one: its routing id is 120 random bits,
+  which only it and the controller know.
 - No acknowledgement leaves between `on_message` and the end of `on_drained`, so the owner can make a whole
   drain durable before any peer believes that it is.
 """
@@ -104,8 +105,7 @@ class Server(DrainedSocket):
         self._answers: dict[bytes, None] = {}  # peers whose beat waits for one in return
         self._has_news = False
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a full or absent peer fails
-        # without it a connection is never heard that comes while messages of the one before wait to be read
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # else a new link may never be heard (see above)
         if keys is not None:
             self._door = CurveAuthenticator(self._context, admits=self._admits, on_refusal=self._refuse)
             self._carries_users = True

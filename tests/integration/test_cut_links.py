@@ -1,0 +1,138 @@
+"""Links that are cut while words are under way: nothing is lost or doubled, and everybody is heard again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from test_transport import LIMIT_S, Ends
+
+from protocol.messages import Beat, Ready, Retire
+from protocol.wire.connection import Connection
+
+
+class Proxy:
+    """A tcp relay whose connections can be cut, with whatever is under way in them."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.removeprefix("tcp://").rpartition(":")
+        self._port = int(port)
+        self.bytes = 0  # that it has passed on
+        self.links = 0  # that were ever made
+        self._moved = asyncio.Event()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._relays: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Proxy":
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.endpoint = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._relays)
+
+    async def passed(self, count: int) -> None:
+        """Wait until so many bytes were passed on."""
+        async with asyncio.timeout(LIMIT_S):
+            while self.bytes < count:
+                self._moved.clear()
+                await self._moved.wait()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._host, self._port)
+        self._writers |= {writer, back}
+        self.links += 1
+        for source, sink in ((reader, back), (there, writer)):
+            relay = asyncio.create_task(self._relay(source, sink))
+            self._relays.add(relay)
+
+    async def _relay(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(4096):
+                sink.write(data)
+                await sink.drain()
+                self.bytes += len(data)
+                self._moved.set()
+        except ConnectionError:
+            pass
+        finally:
+            sink.transport.abort()
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[Ends, Proxy, Connection]]:
+    """A server, and a worker that has attached over a proxy."""
+    ends = Ends("tcp://127.0.0.1:*", resend_s=0.05)
+    try:
+        async with Proxy(ends.server.endpoint) as proxy:
+            connection = ends.connect(proxy.endpoint)
+            await ends.until(lambda: len(ends.heard) == 1)
+            yield ends, proxy, connection
+    finally:
+        ends.close()
+
+
+@contextmanager
+def beating(connection: Connection) -> Iterator[None]:
+    """Beats of a worker: what was lost is sent again to a peer that speaks."""
+    loop = asyncio.get_running_loop()
+
+    def beat() -> None:
+        nonlocal timer
+        connection.send(Beat())
+        timer = loop.call_later(0.02, beat)
+
+    timer = loop.call_soon(beat)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def test_nothing_is_lost_or_doubled_when_the_link_is_cut_again_and_again() -> None:
+    async with linked() as (ends, proxy, connection):
+        peer = ends.heard[0][0]
+        with beating(connection):
+            count = 0
+            for _ in range(5):
+                for _ in range(200):
+                    connection.send(Ready(count, 0, 0))
+                    ends.server.send(peer, Retire(count))
+                    count += 1
+                await ends.until(lambda half=count // 2: len(ends.heard) > half)
+                proxy.cut()
+            await ends.until(lambda: len(ends.heard) >= count + 1 and len(ends.told) >= count)
+            assert [m for _, m in ends.heard[1:]] == [Ready(n, 0, 0) for n in range(count)]
+            assert ends.told == [Retire(n) for n in range(count)]
+            assert await ends.server.flush(LIMIT_S)
+            assert await connection.flush(LIMIT_S)
+
+
+async def test_a_worker_whose_link_was_cut_while_the_loop_stood_still_is_heard_again() -> None:
+    """Its old connection still has messages that nobody has read when the new one is there."""
+    async with linked() as (ends, proxy, connection):
+        peer = ends.heard[0][0]
+        ends.server._drain = lambda: None  # type: ignore[method-assign]  # as in a loop that stands still
+        for begin in (0, 50):
+            until = proxy.bytes + 300  # more than a greeting has
+            for number in range(begin, begin + 50):
+                connection.send(Ready(number, 0, 0))
+            await proxy.passed(until)
+            if not begin:
+                proxy.cut()
+        del ends.server._drain
+        ends.server._is_scheduled = False
+        ends.server.kick()
+        ends.server.send(peer, Retire(7))
+        with beating(connection):
+            await ends.until(lambda: len(ends.heard) > 100 and len(ends.told) > 0)
+        assert [m for _, m in ends.heard[1:]] == [Ready(n, 0, 0) for n in range(100)]
+        assert {who for who, _ in ends.heard} == {peer}
+        assert ends.told == [Retire(7)]
+        assert proxy.links == 2, "it was heard only over a third connection"
