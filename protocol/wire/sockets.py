@@ -21,6 +21,7 @@ import zmq
 
 from protocol.errors import LocalError
 from protocol.messages import Message
+from protocol.wire import dead_links
 from protocol.wire.codec import Packet, encode
 from protocol.wire.porter import ACCEPTED, CLOSED, HANDSHAKE_S, Porter, next_event
 from protocol.wire.session import Session
@@ -141,10 +142,7 @@ class DrainedSocket(ABC):
             (zmq.RCVHWM, 1000),
             (zmq.MAXMSGSIZE, max_frame_bytes),
             (zmq.HANDSHAKE_IVL, int(1000 * HANDSHAKE_S)),
-            (zmq.HEARTBEAT_IVL, 1000),
-            (zmq.HEARTBEAT_TIMEOUT, 3000),
-            (zmq.HEARTBEAT_TTL, 3000),
-            (zmq.TCP_KEEPALIVE, 1),
+            *dead_links.OPTIONS,
             (zmq.IPV6, int("[" in endpoint)),  # always on, it would write 127.0.0.1 as [::ffff:127.0.0.1]
         ):
             self._socket.setsockopt(option, value)

@@ -28,7 +28,7 @@ SHARE = 0.01  # of the weights, which differ from one version to the next
 PIECES = 8  # of a version
 WHOLE = PIECES * CHUNK_BYTES
 LIMIT_MS = 60_000  # of an answer that never comes
-SLOW, FAST = 0.5e6, 50e6  # bytes/s: of a cable while a relay is killed, and else
+SLOW, FAST = 0.25e6, 50e6  # bytes/s: of a cable while a relay is killed, and else; a chunk takes 4 s or 20 ms
 permitted = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 

@@ -14,6 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from protocol.errors import WeightsError
 from protocol.settings import Section
+from protocol.wire import dead_links
 from protocol.wire.security import ServerKey, WorkerKey, secure_client, secure_server
 from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 
@@ -21,7 +22,6 @@ WORD = struct.Struct("<cQQQ")  # kind, policy version, chunk, base
 HEADER, CHUNK, DELTA, GONE = b"H", b"C", b"D", b"G"
 MAX_TEXT = 1000
 MAX_REQUEST_BYTES = 1024  # of a word, and of what ZeroMQ itself says in a handshake
-HEARTBEAT_MS, SILENCE_MS = 1000, 3000  # a peer that is stopped, or whose cable is cut
 
 
 class Word(NamedTuple):
@@ -120,10 +120,8 @@ def _socket(context: zmq.Context[Any], kind: int, endpoint: str, *, window: int)
         # twice what is asked for: libzmq hears of what was read only every half of its mark
         (zmq.SNDHWM, 2 * window + 2),
         (zmq.RCVHWM, 2 * window + 2),
-        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-        (zmq.HEARTBEAT_TIMEOUT, SILENCE_MS),
-        (zmq.HANDSHAKE_IVL, SILENCE_MS),
-        (zmq.TCP_KEEPALIVE, 1),
+        *dead_links.OPTIONS,
+        (zmq.HANDSHAKE_IVL, dead_links.SILENCE_MS),
         (zmq.IPV6, int("[" in endpoint)),
     ):
         socket.setsockopt(option, value)

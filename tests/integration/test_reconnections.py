@@ -1,19 +1,26 @@
-"""Links that are cut while words are under way: nothing is lost or doubled, and everybody is heard again."""
+"""Links that are cut while words are under way, or slow: nothing is lost or doubled, and all are heard."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from socket import IPPROTO_TCP, TCP_USER_TIMEOUT, socket
 
+import psutil
 from test_transport import LIMIT_S, Ends
 
-from protocol.messages import Beat, Ready, Retire
+from protocol.messages import Beat, PromptsEncoded, Ready, Retire, Train
 from protocol.wire.connection import Connection
+from protocol.wire.dead_links import SILENCE_MS
+
+PIECE = 4096  # bytes that a proxy passes on at a time
 
 
 class Proxy:
     """A tcp relay whose connections can be cut, with whatever is under way in them."""
 
     def __init__(self, target: str) -> None:
+        self.pause_s = 0.0  # after each PIECE bytes, in both directions
         self._host, _, port = target.removeprefix("tcp://").rpartition(":")
         self._port = int(port)
         self.bytes = 0  # that it has passed on
@@ -54,11 +61,12 @@ class Proxy:
 
     async def _relay(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
-            while data := await source.read(4096):
+            while data := await source.read(PIECE):
                 sink.write(data)
                 await sink.drain()
                 self.bytes += len(data)
                 self._moved.set()
+                await asyncio.sleep(self.pause_s)
         except ConnectionError:
             pass
         finally:
@@ -136,3 +144,27 @@ async def test_a_worker_whose_link_was_cut_while_the_loop_stood_still_is_heard_a
         assert {who for who, _ in ends.heard} == {peer}
         assert ends.told == [Retire(7)]
         assert proxy.links == 2, "it was heard only over a third connection"
+
+
+async def test_a_message_that_is_long_on_its_way_arrives_over_the_link_that_it_began_on() -> None:
+    """Both ways at once, each in twice the time after which a link that carries nothing is given up."""
+    async with linked() as (ends, proxy, connection):
+        peer = ends.heard[0][0]
+        size = 100 * PIECE
+        proxy.pause_s = 2 * SILENCE_MS / 1000 * PIECE / size
+        said = PromptsEncoded(((0, size // 4),), ())
+        connection.send(said, (bytes(size),))
+        ends.server.send(peer, Train(0, ()), (bytes(size), b"", b""))
+        await ends.until(lambda: len(ends.heard) > 1 and len(ends.told) > 0)
+        assert (ends.heard[1:], ends.told) == ([(peer, said)], [Train(0, ())])
+        assert proxy.links == 1
+
+
+async def test_the_kernel_ends_a_link_that_carries_nothing_at_either_end() -> None:
+    async with linked():
+        patience = []
+        for link in psutil.Process().net_connections("tcp"):
+            if link.status == psutil.CONN_ESTABLISHED:
+                with socket(fileno=os.dup(link.fd)) as found:
+                    patience.append(found.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT))
+        assert sorted(patience) == [0, 0, SILENCE_MS, SILENCE_MS]  # the proxy's, and those of the two ends
