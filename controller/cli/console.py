@@ -57,11 +57,17 @@ class Console(Protocol):
         ...
 
 
+class _Terminal(Terminal):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process."""
+        raise  # it is called where the error is handled
+
+
 def make_console(mode: Literal["auto", "rich", "plain", "quiet"], *, steps: int) -> Console:
     """The console that `logging.console` asks for."""
     if mode == "quiet":
         return PlainConsole(steps=steps, write=lambda line: None)
-    terminal = Terminal(stderr=False, force_terminal=True if mode == "rich" else None, highlight=False)
+    terminal = _Terminal(stderr=False, force_terminal=True if mode == "rich" else None, highlight=False)
     if mode == "rich" or (mode == "auto" and terminal.is_terminal):
         return RichConsole(terminal, steps=steps)
     return PlainConsole(steps=steps)

@@ -34,6 +34,7 @@ from controller.cli.command_line import (
     in_a_sentence,
 )
 from controller.cli.console import Console, make_console
+from controller.cli.guarded_console import GuardedConsole
 from controller.cli.looking import evaluated, export, history, samples, view
 from controller.cli.planning import init
 from controller.cli.planning.filling import filling
@@ -126,7 +127,7 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
     settings = load_config(config, overrides or ())
     needs.require(settings)
     _refuse_errors(settings)
-    console = make_console(settings.logging.console, steps=settings.run.steps)
+    console = GuardedConsole(make_console(settings.logging.console, steps=settings.run.steps))
     try:
         raise typer.Exit(run_until_interrupted(lambda stopping: train(settings, console, stopping)))
     finally:

@@ -6,7 +6,7 @@ Invariant: of the configuration it has what workers read, and nothing of the con
 import ipaddress
 
 from controller.config.models import Config
-from protocol.settings import WorkerSettings
+from protocol.settings import WorkerSettings, load_settings
 
 
 def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:
@@ -30,6 +30,13 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         is_private=config.run.private,
         reattach_s=config.controller.reattach_s,
     )
+
+
+def with_secrets(told: str, config: Config, run_dir: str, import_paths: tuple[str, ...]) -> str:
+    """What the core has told one worker, from a configuration that has the values of variables, too."""
+    newest = load_settings(told).newest_version
+    settings = worker_settings(config, run_dir, import_paths)
+    return settings.model_copy(update={"newest_version": newest}).model_dump_json()
 
 
 def _bind_host(bind: str) -> str:

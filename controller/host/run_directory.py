@@ -155,11 +155,13 @@ class RunDirectory:
         return self.path / "local.key"
 
     def append_metrics(self, metrics: dict[str, object]) -> None:
-        """One more line of metrics.jsonl, readable at once. Raises: RunError if the run's files are gone."""
+        """One more line of metrics.jsonl, readable at once.
+
+        Raises: RunError if the run's files are gone, or the disk is full.
+        """
         assert self._metrics is not None
         self._check_files()
-        self._metrics.write(json.dumps(metrics) + "\n")
-        self._metrics.flush()
+        _append(self._metrics, metrics)
 
     def _check_files(self) -> None:
         """What is written to a file that was removed goes nowhere, and nobody would be told."""
@@ -173,11 +175,10 @@ class RunDirectory:
         self._has_journal = (self.path / "run.db").exists()
 
     def append_evaluation(self, metrics: dict[str, object]) -> None:
-        """One more line of evaluations.jsonl, which is not there before the first."""
+        """One more line of evaluations.jsonl, which is not there before the first. Raises: RunError."""
         if self._evaluations is None:
             self._evaluations = self._open_file(self.path / EVALUATIONS, "a")
-        self._evaluations.write(json.dumps(metrics) + "\n")
-        self._evaluations.flush()
+        _append(self._evaluations, metrics)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """summary.json, complete or not there."""
@@ -199,7 +200,8 @@ class RunDirectory:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         for file in (self._metrics, self._evaluations):
             if file is not None:
-                file.close()
+                with suppress(OSError):  # a full disk, which was told of when a line did not fit
+                    file.close()
         self._lock.close()
 
     def _take_lock(self) -> None:
@@ -270,6 +272,17 @@ class RunDirectory:
             ) from error
 
 
+def _append(file: IO[str], line: dict[str, object]) -> None:
+    try:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+    except OSError as error:
+        raise RunError(
+            f"{file.name} cannot be written: {error.strerror}. Expected a disk with free space; make some, "
+            "and the same command goes on with the run."
+        ) from error
+
+
 def _json_lines(lines: list[dict[str, object]]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -285,7 +298,13 @@ def _folder(config: Config) -> Path:
         return Path(resume).resolve()
     if not name or name != Path(name).name or name == "..":
         raise ConfigError(f"run.name is {name!r}; expected a plain folder name such as `quickstart`.")
-    return Path(config.run.dir).resolve() / name
+    folder = Path(config.run.dir).resolve() / name
+    if folder.is_symlink() and not folder.exists():
+        raise ConfigError(
+            f"{folder} is a link to {folder.readlink()}, which is not there. Mount the disk that it is on, "
+            "or remove the link to begin another run."
+        )
+    return folder.resolve()  # whoever looks for the lock finds one, whichever way they came
 
 
 def origin_of(factory: str, seed: int) -> str:

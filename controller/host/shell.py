@@ -31,7 +31,7 @@ from controller.core import commands, events
 from controller.core.commands import Command
 from controller.core.core import Core
 from controller.core.events import Event
-from controller.core.worker_settings import worker_settings
+from controller.core.worker_settings import with_secrets, worker_settings
 from controller.data.held_out import read_held_out
 from controller.durability.release import facts_of
 from controller.durability.store import Store
@@ -394,6 +394,6 @@ class Shell:
 
     def _with_secrets(self, message: Welcome) -> Welcome:
         """What the core does not know, and workers need."""
-        settings = worker_settings(self._config, str(self.directory.path), self._import_paths)
+        settings = with_secrets(message.settings, self._config, str(self.directory.path), self._import_paths)
         key = self._weights_key.model_dump_json() if self._weights_key is not None else message.weights_key
-        return replace(message, settings=settings.model_dump_json(), weights_key=key)
+        return replace(message, settings=settings, weights_key=key)

@@ -58,10 +58,13 @@ class _Log:
         return open(self.path, "ab", opener=for_owner_only)
 
     def last_words(self) -> str:
-        with open(self.path, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(self._begin, end - LAST_WORDS_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+        try:
+            with open(self.path, "rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._begin, end - LAST_WORDS_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            return f"(its log cannot be read: {error})"
         return plain("\n".join(lines[-LAST_WORDS_LINES:]))
 
 

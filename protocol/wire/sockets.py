@@ -112,8 +112,7 @@ class Conversation:
 
     def _resend(self) -> None:
         self._stalled_since = None
-        self.backlog = deque(self.session.resend())
-        self.flush()
+        self.backlog = deque(self.session.resend())  # the end of the drain hands it to the socket
 
 
 class DrainedSocket(ABC):

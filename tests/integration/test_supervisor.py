@@ -274,3 +274,14 @@ async def test_a_model_that_cannot_be_made_fails_with_the_end_of_its_log(tmp_pat
             await s.supervisor.prepare_model(
                 factory="f.py:make", directory=tmp_path / "model", seed=7, on_progress=lambda *at: None
             )
+
+
+async def test_a_worker_whose_log_was_moved_away_is_an_exit_like_any_other(tmp_path: Path) -> None:
+    async with stage(tmp_path) as on:
+        on.supervisor.spawn("rollout-0", "rollout")
+        hello = await on.hello()
+        (tmp_path / "logs" / "rollout-0.log").rename(tmp_path / "moved.log")
+        os.kill(hello["pid"], signal.SIGKILL)
+        exit = await on.exits.get()
+        assert (exit.name, exit.exit_code) == ("rollout-0", -signal.SIGKILL)
+        assert "its log cannot be read" in exit.last_words

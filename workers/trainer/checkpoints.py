@@ -120,7 +120,7 @@ def write_checkpoint(
     try:
         for leftover in directory.glob(".step_*.partial"):
             if leftover.name.endswith(".replaced.partial") or _version_of(leftover) < policy_version:
-                shutil.rmtree(leftover)
+                _remove(leftover)
         sums = write_share(directory, policy_version, state=state, among=among)
         if adapter is None:
             _copy_model_files(model_directory, aside, dtype=dtype)
@@ -138,12 +138,26 @@ def write_checkpoint(
             path.rename(directory / f".step_{policy_version}.replaced.partial")
         aside.rename(path)
         sync(directory)
-        older = [old for old in _complete_checkpoints(directory) if _version_of(old) < policy_version]
-        for old in older[: max(0, len(older) + 1 - keep)]:
-            shutil.rmtree(old)
-    except (OSError, SafetensorError) as error:  # the latter for a disk without room
+    except (OSError, SafetensorError, RunError) as error:
+        shutil.rmtree(aside, ignore_errors=True)  # it may hold what room there was
+        if isinstance(error, RunError):
+            raise
         raise _refused(path, error) from error
+    older = [old for old in _complete_checkpoints(directory) if _version_of(old) < policy_version]
+    for old in older[: max(0, len(older) + 1 - keep)]:
+        _remove(old)
     return path
+
+
+def _remove(path: Path) -> None:
+    """Make room, if the file system lets us: a checkpoint that stays is no reason to lose a newer one."""
+    try:
+        if path.is_symlink():
+            path.unlink()  # the user has moved it, and keeps it there
+        else:
+            shutil.rmtree(path)
+    except OSError as error:
+        log.warning("%s could not be removed, and takes room until you do: %s", path, error)
 
 
 def _refused(path: Path, error: Exception) -> RunError:
@@ -188,11 +202,13 @@ def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: 
     """The newest whole checkpoint in the directory, of version `at_most` or older; None if there is none.
 
     What was cut off while it was written, or has lost or changed bytes since, is passed over, and said so in
-    the log. `is_first`: of several ranks that ask, the one that sets aside what is damaged, so that it is not
-    counted among those that are kept.
+    the log. `is_first`: of several ranks that ask, the one that removes what was cut off, and sets aside what
+    is damaged, so that it is not counted among those that are kept.
     """
     for path in sorted(directory.glob(".step_*.partial")):
         log.warning("%s was cut off while it was written, and is not used.", path)
+        if is_first and not path.name.endswith(".replaced.partial"):
+            _remove(path)
     for path in sorted(directory.glob("step_*")):
         if not NAME.fullmatch(path.name):
             log.warning("%s is no checkpoint: expected a name like step_20. It is passed over.", path)

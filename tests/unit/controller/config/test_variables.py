@@ -15,6 +15,7 @@ from controller.host.run_directory import RunDirectory
 from controller.host.shell import Shell
 from protocol.errors import ConfigError
 from protocol.messages import Welcome
+from protocol.settings import load_settings
 
 SECRET = "hf_do_not_write_me"
 KEY = "rollout: {vllm: {engine_args: {hf_token: '${TOKEN}'}}}"
@@ -136,6 +137,9 @@ def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
         assert welcome.name == "rollout-0"
         wanted = worker_settings(config, str(shell.directory.path), ())
         assert welcome.settings == wanted.model_dump_json()
+        trainers = core.settings.model_copy(update={"newest_version": 15}).model_dump_json()
+        welcome = shell._with_secrets(Welcome(1.0, 10.0, trainers, name="trainer"))
+        assert load_settings(welcome.settings) == wanted.model_copy(update={"newest_version": 15})
     finally:
         shell.directory.close()
 

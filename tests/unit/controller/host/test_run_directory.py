@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from controller.config.models import Config
+from controller.durability.holder import controller_of
 from controller.host.run_directory import MAX_SOCKET_PATH, RunDirectory
 from protocol.errors import ConfigError, RunError
 from protocol.segments import sweep
@@ -149,3 +150,43 @@ def test_the_address_of_a_controller_that_was_killed_is_gone_before_its_run_is_r
     assert after.has_run
     assert not (after.path / "address").exists()
     after.close()
+
+
+def test_a_run_behind_a_link_is_one_run_whichever_way_one_comes(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    RunDirectory(config(tmp_path / "big", "exp")).close()
+    (tmp_path / "runs" / "exp").symlink_to(tmp_path / "big" / "exp")
+    directory = RunDirectory(config(tmp_path / "runs", "exp"))
+    for way in ("runs", "big"):
+        assert controller_of(tmp_path / way / "exp") == os.getpid()
+        with pytest.raises(ConfigError, match="in use by the controller"):
+            RunDirectory(config(tmp_path / way, "exp"))
+    directory.append_metrics({"step": 1})
+    directory.close()
+    RunDirectory(config(tmp_path / "runs", "exp")).close()  # sets the first aside, beside it
+    assert (tmp_path / "big" / "exp.1" / "metrics.jsonl").read_text() != ""
+    assert (tmp_path / "runs" / "exp" / "metrics.jsonl").read_text() == ""
+
+
+def test_a_link_to_a_disk_that_is_not_mounted_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "disk" / "run")
+    with pytest.raises(ConfigError, match=r"disk/run, which is not there\. Mount the disk"):
+        RunDirectory(config(tmp_path))
+    assert not (tmp_path / "disk").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a device of Linux")
+def test_a_line_that_the_disk_has_no_room_for_is_told_in_words(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path))
+    for name, append in (
+        ("metrics.jsonl", directory.append_metrics),
+        ("evaluations.jsonl", directory.append_evaluation),
+    ):
+        append({"step": 1})
+        with open("/dev/full", "wb") as full:
+            file = directory._metrics if name == "metrics.jsonl" else directory._evaluations
+            assert file is not None
+            os.dup2(full.fileno(), file.fileno())
+        with pytest.raises(RunError, match=rf"{name} cannot be written: No space.*same command goes on"):
+            append({"step": 2})
+    directory.close()

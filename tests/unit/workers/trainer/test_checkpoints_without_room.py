@@ -1,6 +1,8 @@
-"""A checkpoint for which the disk has no room is told in words, and the one before it stays."""
+"""A checkpoint without room is told in words and holds none; one that cannot be removed stops no newer."""
 
+import logging
 import resource
+import shutil
 import signal
 
 import pytest
@@ -40,5 +42,47 @@ def test_it_is_told_in_words_and_the_one_before_stays(tmp_path, no_room):
         RunError, match=r"step_2 could not be written: .*File too large.*free some and resume"
     ):
         write(tmp_path, 2, size=LARGEST_FILE)
+    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step_1"]  # it holds no room
     assert newest_checkpoint(tmp_path / "checkpoints") == before
     assert write(tmp_path, 2, size=10).name == "step_2"
+
+
+def names(folder):
+    return {entry.name for entry in (folder / "checkpoints").iterdir()}
+
+
+def test_an_old_one_that_was_moved_behind_a_link_stays_where_it_was_moved_to(tmp_path):
+    write(tmp_path, 1, size=10).rename(tmp_path / "elsewhere")
+    (tmp_path / "checkpoints" / "step_1").symlink_to(tmp_path / "elsewhere")
+    for version in (2, 3):
+        write(tmp_path, version, size=10)
+    assert names(tmp_path) == {"step_2", "step_3"}
+    assert (tmp_path / "elsewhere" / "model.safetensors").exists()
+
+
+def test_an_old_one_that_cannot_be_removed_is_said_and_those_after_it_are_removed(
+    tmp_path, monkeypatch, caplog
+):
+    stuck = write(tmp_path, 1, size=10)
+    remove = shutil.rmtree
+
+    def refuse(path, *arguments, **options):
+        if path == stuck:
+            raise PermissionError(13, "Permission denied", str(path))
+        remove(path, *arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with caplog.at_level(logging.WARNING):
+        for version in (2, 3, 4, 5):
+            assert write(tmp_path, version, size=10).name == f"step_{version}"
+    assert names(tmp_path) == {"step_1", "step_4", "step_5"}
+    assert caplog.text.count("step_1 could not be removed, and takes room until you do") == 3
+
+
+def test_the_first_rank_removes_what_was_cut_off_when_it_looks_for_the_newest(tmp_path):
+    newest = write(tmp_path, 1, size=10)
+    prepare(tmp_path / "checkpoints", 2)
+    assert newest_checkpoint(tmp_path / "checkpoints", is_first=False) == newest
+    assert names(tmp_path) == {"step_1", ".step_2.partial"}
+    assert newest_checkpoint(tmp_path / "checkpoints") == newest
+    assert names(tmp_path) == {"step_1"}
