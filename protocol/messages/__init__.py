@@ -17,7 +17,7 @@ To add a message, in at most four files:
    `workers/simulated/<role>.py`. The type checker and tests/unit/test_messages_are_heard.py fail until then.
 3. Who says it. What the controller is told is checked in `core/decisions/workers/plausibility.py` where a
    liar could do harm with it; an order that has to be answered in time has a line in `limits.py` beside it.
-4. Raise `PROTOCOL_VERSION` in `registry.py`.
+4. Raise `PROTOCOL_VERSION` in `catalogue.py`.
 """
 
 # ruff: noqa: F403  a message is named where it is defined, and not a second time here

@@ -55,6 +55,18 @@ class Beat(WorkerMessage):
 
 
 @record
+class Relinked(WorkerMessage):
+    """The connection is another one: what the one before held was lost, so say again what is unacknowledged.
+
+    Like a Beat it is outside the order, and carries an acknowledgement.
+    """
+
+    tag: ClassVar[int] = 56
+    said_by: ClassVar[tuple[Party, ...]] = (*ROLES, "stranger")
+    heard_by: ClassVar[tuple[Party, ...]] = ("server",)
+
+
+@record
 class Ready(WorkerMessage):
     """The worker has loaded what its role needs and says how much it can carry."""
 

@@ -58,9 +58,9 @@ Many = Annotated[tuple[Item, ...], Meta(max_length=MAX_ARRAY)]
 Settings = Annotated[str, Meta(max_length=1_048_576)]
 Role = Literal["rollout", "reward", "trainer", "agent"]
 ROLES: tuple[Role, ...] = get_args(Role)
-Party = Role | Literal["stranger", "controller", "core", "shell", "link", "host"]
-"""Who says or hears a message. A stranger is a connection that has not attached; core and shell are the
-controller's, link and host those of a worker process of any role."""
+Party = Role | Literal["stranger", "controller", "core", "shell", "server", "link", "host"]
+"""Who says or hears a message. A stranger is a connection that has not attached; core, shell and the wire's
+server are the controller's, link and host those of a worker process of any role."""
 Action = Literal["pause", "unpause", "checkpoint", "abort", "evaluate", "set"]
 """What an operator may ask of a run."""
 Ending = Literal["", "stop", "length", "interrupt"]

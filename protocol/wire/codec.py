@@ -28,7 +28,7 @@ _HEADER = msgspec.msgpack.Decoder(tuple[_NUMBER, _NUMBER, _NUMBER, _NUMBER, msgs
 class Packet(NamedTuple):
     """One message with its place in the session."""
 
-    sequence: int  # of this message among the sender's, from 1; 0 is outside the order (Beat)
+    sequence: int  # of this message among the sender's, from 1; 0 is outside the order (Beat, Relinked)
     ack: int  # highest sequence received in order from the other side
     message: Message
     frames: tuple[bytes, ...]

@@ -12,10 +12,15 @@ import zmq
 from protocol.errors import ConfigError, RemoteError
 from protocol.messages import TO_WORKER, Message
 from protocol.wire.codec import decode
-from protocol.wire.frame_limits import MAX_FRAME_FROM_WORKER, MAX_FRAME_TO_WORKER, check_sizes
+from protocol.wire.frame_limits import (
+    MAX_FRAME_FROM_WORKER,
+    MAX_FRAME_TO_WORKER,
+    MAX_FRAMES_TO_WORKER,
+    check_sizes,
+)
 from protocol.wire.security import WorkerKey, secure_client
 from protocol.wire.session import Session
-from protocol.wire.sockets import Conversation, DrainedSocket, Frames
+from protocol.wire.sockets import LINKED, Conversation, DrainedSocket, Frames
 
 
 class Connection(DrainedSocket):
@@ -34,19 +39,22 @@ class Connection(DrainedSocket):
         on_fault: Callable[[str], None],
         on_refusal: Callable[[int], None] = lambda what: None,
         key: WorkerKey | None = None,
-        resend_s: float = 5.0,
+        resend_s: float = 60.0,
     ) -> None:
         """Connects, in the background. Raises: ConfigError if the endpoint is malformed."""
-        super().__init__(zmq.DEALER, endpoint, max_frame_bytes=MAX_FRAME_TO_WORKER)
+        super().__init__(
+            zmq.DEALER, endpoint, max_frame_bytes=MAX_FRAME_TO_WORKER, max_frames=MAX_FRAMES_TO_WORKER
+        )
         self._on_message = on_message
-        self._on_fault = on_fault
+        self._on_fault, self._on_refusal = on_fault, on_refusal
+        self._links = 0  # that have come about
         self._conversation = Conversation(self._transmit, resend_s=resend_s)
         self.routing_id = b"\x01" + os.urandom(15)  # libzmq reserves a leading zero
         self._socket.setsockopt(zmq.ROUTING_ID, self.routing_id)
         self._socket.setsockopt(zmq.IMMEDIATE, 1)  # queue nothing for a controller that is not there
         self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5000)
-        self._watch_handshakes(on_refusal)
+        self._watch_handshakes(self._hear_news, also=LINKED)
         if key is not None:
             secure_client(self._socket, key)
         try:
@@ -71,6 +79,16 @@ class Connection(DrainedSocket):
     def unacknowledged(self) -> list[tuple[Message, Frames]]:
         """What was sent, in order, that the controller has not acknowledged."""
         return [(packet.message, packet.frames) for packet in self._conversation.session.resend()]
+
+    def _hear_news(self, what: int) -> None:
+        if what != LINKED:
+            self._on_refusal(what)
+            return
+        self._links += 1
+        if self._links > 1:
+            self._conversation.relinked()
+            self._watch(self._conversation)
+            self.kick()
 
     def _sessions(self) -> list[Session]:
         return [self._conversation.session]

@@ -5,6 +5,8 @@ from protocol.messages import Message
 from protocol.wire.sockets import Frames
 
 MAX_FRAME_FROM_WORKER = 64 << 20  # a report of 256 responses of 32k tokens is 32 MiB
+MAX_FRAMES_FROM_WORKER = 16_384  # of one message
+MAX_FRAMES_TO_WORKER = 1 << 20  # a batch has one for each trajectory that was sampled from a cut distribution
 MAX_FRAME_TO_WORKER = 2 << 30  # the tokens of a whole batch travel to the trainer as one frame
 
 

@@ -25,11 +25,27 @@ import zmq
 
 from protocol.errors import ConfigError, LocalError, RemoteError
 from protocol.ids import PeerId
-from protocol.messages import FROM_WORKER, Attach, Beat, Close, Control, DrainWorker, Message, Reattach, Role
+from protocol.messages import (
+    FROM_WORKER,
+    Attach,
+    Beat,
+    Close,
+    Control,
+    DrainWorker,
+    Message,
+    Reattach,
+    Relinked,
+    Role,
+)
 from protocol.plain_text import plain_line
 from protocol.wire.codec import Packet, decode, encode
 from protocol.wire.endpoints import check_endpoint, local_form
-from protocol.wire.frame_limits import MAX_FRAME_FROM_WORKER, MAX_FRAME_TO_WORKER, check_sizes
+from protocol.wire.frame_limits import (
+    MAX_FRAME_FROM_WORKER,
+    MAX_FRAME_TO_WORKER,
+    MAX_FRAMES_FROM_WORKER,
+    check_sizes,
+)
 from protocol.wire.porter import ACCEPTED, CLOSED
 from protocol.wire.security import CurveAuthenticator, Grant, Keyring, secure_server
 from protocol.wire.session import Session
@@ -82,11 +98,13 @@ class Server(DrainedSocket):
         on_refusal: Callable[[str], None] = log.warning,
         keys: Keyring | None = None,
         strangers: int = 1024,
-        resend_s: float = 5.0,
+        resend_s: float = 60.0,
     ) -> None:
         """Bind, with room for so many `strangers`. Raises: ConfigError if it cannot be, or must not be."""
         check_endpoint(endpoint, has_keys=keys is not None)
-        super().__init__(zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER)
+        super().__init__(
+            zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER, max_frames=MAX_FRAMES_FROM_WORKER
+        )
         self._pause_s = PAUSE_S
         self._on_message = on_message
         self._on_fault = on_fault
@@ -204,7 +222,8 @@ class Server(DrainedSocket):
             return
         if peer.hear(packet, now):
             self._has_news = True
-            self._on_message(peer.id, packet.message, packet.frames)
+            message = Beat() if isinstance(packet.message, Relinked) else packet.message
+            self._on_message(peer.id, message, packet.frames)
         if packet.sequence == 0:
             self._answers[routing_id] = None
         if peer.backlog:

@@ -2,13 +2,13 @@
 
 Invariants: what `receive` lets through is exactly what the other side sent, once each and in order, whatever
 was duplicated, reordered or lost between; a message is kept until the peer has acknowledged it. Sequence 0 is
-outside the order: it carries only an acknowledgement (Beat).
+outside the order: it carries only an acknowledgement (Beat, Relinked).
 """
 
 from collections import deque
 
 from protocol.errors import LocalError
-from protocol.messages import Beat, Message
+from protocol.messages import Beat, Message, Relinked
 from protocol.wire.codec import Packet
 
 
@@ -34,15 +34,15 @@ class Session:
 
     def send(self, message: Message, frames: tuple[bytes, ...] = ()) -> Packet:
         """The packet to put on the wire now. Raises: LocalError if the peer lets too much pile up."""
-        if isinstance(message, Beat):
+        if isinstance(message, Beat | Relinked):
             return Packet(0, self._received, message, frames)
         packet = Packet(self._next, self._received, message, frames)
-        self._unacked_bytes += sum(map(len, frames))
-        if self._unacked_bytes > self._max_unacked_bytes:
+        if self._unacked_bytes >= self._max_unacked_bytes:  # this one may be as large as it is
             raise LocalError(
-                f"{self._unacked_bytes} bytes wait for an acknowledgement; expected at most "
+                f"{self._unacked_bytes} bytes wait for an acknowledgement; expected less than "
                 f"{self._max_unacked_bytes}. The peer has stopped reading: treat it as lost."
             )
+        self._unacked_bytes += sum(map(len, frames))
         self._next += 1
         self._unacked.append(packet)
         return packet

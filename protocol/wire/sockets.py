@@ -20,7 +20,7 @@ from math import inf
 import zmq
 
 from protocol.errors import LocalError
-from protocol.messages import Message
+from protocol.messages import Beat, Message, Relinked
 from protocol.wire import dead_links
 from protocol.wire.codec import Packet, encode
 from protocol.wire.porter import ACCEPTED, CLOSED, HANDSHAKE_S, Porter, next_event
@@ -39,19 +39,21 @@ MANY = 30.0  # messages, each counted half after HALF_S: 200 a second
 HALF_S = 0.1
 RETRY_S = 0.01  # between two tries to hand a full or absent peer what waits for it
 COPY_BYTES = 65_536  # from here on libzmq refers to the buffer instead of copying it
-MAX_FRAMES = 16_384  # of one message; what comes beyond is read and dropped, so the counts no longer agree
 MAX_UNACKED = 65_536  # messages that may wait for one peer's acknowledgement
 DRAIN_EVENTS = 1024  # news of connections read in one callback
 SRCFD = int(zmq.SRCFD)
 REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 GARBLED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # no ZeroMQ, other security, or the wrong server key
+LINKED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 BROKEN = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # closed half way by the other side
 
 
 class Conversation:
     """The session with one peer, and what the socket has not taken of it yet.
 
-    Resending: a peer that speaks but acknowledges nothing for `resend_s` has lost something. A silent peer is
+    What is unacknowledged is sent again when the link is another one than before, which the worker's end
+    notices and says. It is also sent again to a peer that speaks but acknowledges nothing for `resend_s`,
+    twice as long after each time: on a slow link a long message may be all that is wrong. A silent peer is
     not resent anything: it may just be busy, and what it was sent may lie in its own buffer.
     """
 
@@ -59,7 +61,7 @@ class Conversation:
         self.session = Session()
         self.backlog: deque[Packet] = deque()
         self._transmit = transmit
-        self._resend_s = resend_s
+        self._resend_s = self._patience_s = resend_s
         self._is_unreachable = False
         self._stalled_since: float | None = None
 
@@ -84,7 +86,7 @@ class Conversation:
             try:
                 self._transmit(encode(packet._replace(ack=self.session.received)))
             except zmq.Again:
-                if not packet.sequence:
+                if type(packet.message) is Beat:
                     self.backlog.popleft()
                 return
             except zmq.ZMQError as error:
@@ -99,16 +101,23 @@ class Conversation:
         """Whether the packet's message is new and next in order."""
         before = self.session.unacked
         is_new = self.session.receive(packet)
-        if self._is_unreachable:
+        if self._is_unreachable or type(packet.message) is Relinked:
             self._is_unreachable = False
             self._resend()
         elif self.backlog or self.session.unacked == 0 or self.session.unacked < before:
-            self._stalled_since = None
+            self._stalled_since, self._patience_s = None, self._resend_s
         elif self._stalled_since is None:
             self._stalled_since = now
-        elif now - self._stalled_since >= self._resend_s:
+        elif now - self._stalled_since >= self._patience_s:
+            self._patience_s *= 2
             self._resend()
         return is_new
+
+    def relinked(self) -> None:
+        """Say over a new link what was lost with the one before, and that it is new."""
+        self._resend()
+        self.backlog.append(self.session.send(Relinked()))
+        self.flush()
 
     def _resend(self) -> None:
         self._stalled_since = None
@@ -118,11 +127,12 @@ class Conversation:
 class DrainedSocket(ABC):
     """A socket drained by the running loop. Subclasses say what to do with one message's frames."""
 
-    def __init__(self, kind: int, endpoint: str, *, max_frame_bytes: int) -> None:
+    def __init__(self, kind: int, endpoint: str, *, max_frame_bytes: int, max_frames: int) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(kind)
         self._descriptor = self._socket.fileno()  # kept, as pyzmq asks libzmq for it each time
         self._is_router = kind == zmq.ROUTER
+        self._max_frames = max_frames  # of one message; what comes beyond is dropped, so its counts are wrong
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False
         self._pause_s = 0.0  # between two drains, where messages are many
@@ -277,7 +287,7 @@ class DrainedSocket(ABC):
             flags = 0
         while True:
             frame = recv(flags, False)
-            if len(frames) < MAX_FRAMES:
+            if len(frames) < self._max_frames:
                 frames.append(frame.bytes)
             if not frame.more:
                 if self._porter:  # somebody waits: perhaps who says this

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from socket import IPPROTO_TCP, TCP_USER_TIMEOUT, socket
 
 import psutil
@@ -13,6 +16,7 @@ from protocol.messages import Beat, PromptsEncoded, Ready, Retire, Train
 from protocol.wire.connection import Connection
 from protocol.wire.dead_links import SILENCE_MS
 
+ROOT = Path(__file__).resolve().parents[2]
 PIECE = 4096  # bytes that a proxy passes on at a time
 
 
@@ -37,7 +41,9 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self.cut()
-        await asyncio.gather(*self._relays)
+        for relay in self._relays:
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
 
     async def passed(self, count: int) -> None:
         """Wait until so many bytes were passed on."""
@@ -76,7 +82,7 @@ class Proxy:
 @asynccontextmanager
 async def linked() -> AsyncIterator[tuple[Ends, Proxy, Connection]]:
     """A server, and a worker that has attached over a proxy."""
-    ends = Ends("tcp://127.0.0.1:*", resend_s=0.05)
+    ends = Ends("tcp://127.0.0.1:*")
     try:
         async with Proxy(ends.server.endpoint) as proxy:
             connection = ends.connect(proxy.endpoint)
@@ -168,3 +174,72 @@ async def test_the_kernel_ends_a_link_that_carries_nothing_at_either_end() -> No
                 with socket(fileno=os.dup(link.fd)) as found:
                     patience.append(found.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT))
         assert sorted(patience) == [0, 0, SILENCE_MS, SILENCE_MS]  # the proxy's, and those of the two ends
+
+
+async def test_what_a_cut_took_is_said_again_though_nobody_speaks() -> None:
+    """The first words of both, too: the worker does not beat before it was welcomed."""
+    async with linked() as (ends, proxy, connection):
+        peer = ends.heard[0][0]
+        proxy.pause_s = LIMIT_S  # what is said from here on stays in the proxy
+        connection.send(Ready(1, 0, 0))
+        ends.server.send(peer, Retire(1))
+        moved = proxy.bytes
+        await proxy.passed(moved + 1)
+        proxy.pause_s = 0.0
+        proxy.cut()
+        await ends.until(lambda: len(ends.heard) > 1 and len(ends.told) > 0)
+        assert (ends.heard[1:], ends.told) == ([(peer, Ready(1, 0, 0))], [Retire(1)])
+
+
+async def test_a_worker_that_is_cut_off_before_its_welcome_is_welcomed_over_the_next_link() -> None:
+    ends = Ends("tcp://127.0.0.1:*")
+    try:
+        async with Proxy(ends.server.endpoint) as proxy:
+            ends.on_message = lambda peer, message: proxy.cut() if proxy.links == 1 else None
+            ends.connect(proxy.endpoint)
+            await ends.until(lambda: len(ends.heard) == 1)
+            ends.server.send(ends.heard[0][0], Retire(7))  # the link that it would go over is gone
+            await ends.until(lambda: ends.told == [Retire(7)])
+            assert len(ends.heard) == 1
+    finally:
+        ends.close()
+
+
+async def test_a_peer_that_ends_with_its_queue_full_costs_nobody_anything(tmp_path: Path) -> None:
+    """libzmq used to abort the process here: its heartbeat was due on the link that had ended."""
+    script = """
+import asyncio, sys
+from protocol.messages import Attach, Ready
+from protocol.wire.connection import Connection
+
+async def main():
+    connection = Connection(sys.argv[1], on_message=lambda *_: None, on_fault=print)
+    connection.start()
+    connection.send(Attach("rollout", "floods", 1, "here"))
+    for number in range(3000):
+        connection.send(Ready(number, 0, 0))
+    while connection._conversation.backlog:
+        await asyncio.sleep(0.01)
+    print("said", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    ends = Ends(f"ipc://{tmp_path}/socket")
+    process = None
+    try:
+        ends.server._drain = lambda: None  # type: ignore[method-assign]  # as in a loop that stands still
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, ends.server.endpoint, stdout=PIPE, cwd=ROOT
+        )
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), LIMIT_S)
+        process.kill()
+        await process.wait()
+        await asyncio.sleep(2 * 1.0)  # twice the time between two heartbeats, if there were any
+        del ends.server._drain
+        ends.server._is_scheduled = False
+        ends.server.kick()
+        await ends.until(lambda: len(ends.heard) > 1000)
+    finally:
+        ends.close()

@@ -20,6 +20,7 @@ SIMULATED = {"rollout": "rollout", "reward": "text", "trainer": "trainer", "agen
 ELSEWHERE = {
     "core": ("controller/core/core.py", "_received"),
     "shell": ("controller/host/shell.py", "_on_message"),
+    "server": ("protocol/wire/server.py", "_take"),
     "link": ("workers/link/link.py", "_take", "attach"),
     "host": ("workers/host/find_model.py", "find_model"),
 }  # who hears strangers, and what is for every role: by `isinstance`

@@ -21,6 +21,7 @@ from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 WORD = struct.Struct("<cQQQ")  # kind, policy version, chunk, base
 HEADER, CHUNK, DELTA, GONE = b"H", b"C", b"D", b"G"
 MAX_TEXT = 1000
+AT_ONCE = 8  # words heard before it is somebody else's turn
 MAX_REQUEST_BYTES = 1024  # of a word, and of what ZeroMQ itself says in a handshake
 
 

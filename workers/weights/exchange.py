@@ -24,6 +24,7 @@ from protocol.wire.descriptors import raise_limit
 from protocol.wire.porter import ACCEPTED, CLOSED, Porter, next_event
 from protocol.wire.security import CurveAuthenticator
 from workers.weights.channel import (
+    AT_ONCE,
     CHUNK,
     DELTA,
     GONE,
@@ -220,7 +221,7 @@ class WeightsExchange:
             self._porter.hear(*event, now)
 
     def _serve(self) -> None:
-        while True:
+        for _ in range(AT_ONCE):  # each answer brings the next request: everybody else waits meanwhile
             try:
                 reader, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:

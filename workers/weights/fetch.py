@@ -17,14 +17,24 @@ import zmq
 from protocol.errors import RunError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
-from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, SourceConnection, Word, decode
+from workers.weights.channel import (
+    AT_ONCE,
+    CHUNK,
+    DELTA,
+    GONE,
+    HEADER,
+    MAX_TEXT,
+    SourceConnection,
+    Word,
+    decode,
+)
 from workers.weights.deltas import DeltaCache, Pair
 from workers.weights.deltas import decode as apply_delta
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.version_file import VersionFile
 
 PATIENCE_S = 10.0  # without a chunk from a source that is connected
-ROUNDS = 3  # times that the sources are gone through: one may have been starting, or a cable loose
+ROUNDS = 3  # times that the sources are gone through in vain: one may have been starting, or a cable loose
 
 
 class Fetch:
@@ -60,7 +70,8 @@ class Fetch:
         self.header: bytes | None = None
         self._store, self._digest = store, digest
         self._context, self._window, self._key = context, window, key
-        self._left = deque(endpoint for _ in range(ROUNDS) for endpoint in sources)
+        self._sources, self._left = tuple(sources), deque(ROUNDS * tuple(sources))
+        self._has_brought = False  # whether the source has, what was wanted
         self._source = ""
         self.connection: SourceConnection | None = None
         """With the source; when the pull has succeeded, still open for the next."""
@@ -97,7 +108,9 @@ class Fetch:
     def hear(self) -> list[int]:
         """Take what the source has sent; the chunks that are here now."""
         came: list[int] = []
-        while self.connection is not None and not self.is_over:
+        for _ in range(AT_ONCE):  # each chunk that comes asks for the next: readers of ours wait meanwhile
+            if self.connection is None or self.is_over:
+                break
             try:
                 frames = self.connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -110,6 +123,9 @@ class Fetch:
         """The connection to the source is lost, or was never made: go on with the next."""
         if self.connection is None or self.is_over or (how := self.connection.lost()) is None:
             return
+        if self._has_brought:  # a long pull outlives many losses, as long as it comes on between them
+            at = self._sources.index(self._source)
+            self._left = deque(self._sources[at + 1 :] + (ROUNDS - 1) * self._sources)
         if self._is_reused:  # it ended unseen while nobody pulled: the source may be there all the same
             self._left.appendleft(self._source)
         self._next(f"{self._source}: {how}")
@@ -193,7 +209,7 @@ class Fetch:
             self._next(f"chunk {index} from {self._source} has another checksum than was published")
             return []
         del self._asked[index]
-        self._heard_s = time.monotonic()
+        self._heard_s, self._has_brought = time.monotonic(), True
         self.received_bytes += len(received)
         self._ask()
         self._finish_if_whole()
@@ -225,6 +241,7 @@ class Fetch:
         self._disconnect()
         self._todo = dict.fromkeys(sorted((*self._asked, *self._todo)))
         self._asked = {}
+        self._has_brought = False
         while self.connection is None:
             if not self._left:
                 self._fail(why)
