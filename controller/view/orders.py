@@ -6,6 +6,7 @@ Invariant: whoever may read the run directory may give orders, and nobody else.
 import asyncio
 import getpass
 import json
+import os
 import socket
 from pathlib import Path
 from typing import get_args
@@ -31,7 +32,11 @@ ARGUMENTS = {
 
 def operator() -> str:
     """Who gives orders from here."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user whom the system does not know
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def order_of(action: str, argument: str, *, why: str, who: str) -> Message:

@@ -20,6 +20,7 @@ from protocol.settings import (
     ModelSettings,
     RewardSettings,
     RolloutSettings,
+    SamplingSettings,
     TrainerSettings,
     WeightsSettings,
     WorkerSettings,
@@ -33,10 +34,11 @@ from workers.trainer.sharding import SumInPlace
 from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer
 
 STEPS, MINIBATCHES, LAYERS = 3, 2, 2
+NOTHING_CUT = SamplingSettings()
 SAVED = f"checkpoints/step_{STEPS}"
 
 
-def make_batch(train_version):
+def make_batch(train_version, *, is_cut=False):
     rng = np.random.default_rng(train_version)
     items = []
     # one long response: at two ranks and this budget, a rank runs out of sequences before the other
@@ -46,11 +48,14 @@ def make_batch(train_version):
     count = sum(item.response_tokens for item in items)
     tokens = rng.integers(0, 16, 24 + count).astype("<i4")
     logprobs = rng.normal(-2.8, 0.5, count).astype("<f4")
-    return Train(train_version, tuple(items)), (
-        tokens[:24].tobytes(),
-        tokens[24:].tobytes(),
-        logprobs.tobytes(),
-    )
+    frames = (tokens[:24].tobytes(), tokens[24:].tobytes(), logprobs.tobytes())
+    if not is_cut:
+        return Train(train_version, tuple(items)), frames
+    cut = (tokens[24:] + 1) % 16  # each token was drawn from all but its successor
+    words = np.split(cut, np.cumsum([item.response_tokens for item in items])[:-1])
+    codes = np.full(count, -1, dtype="<i4")
+    added = (codes.tobytes(), *(some.astype("<i4").tobytes() for some in words))
+    return Train(train_version, tuple(items), is_cut=True), (*frames, *added)
 
 
 def in_parts(train, frames):
@@ -81,7 +86,7 @@ def lead(settings, model_directory):
 
     SumInPlace.__call__ = counted
     for version in range(trainer.policy_version, trainer.policy_version + settings.steps):
-        train, frames = make_batch(version)
+        train, frames = make_batch(version, is_cut=settings.rollout.sampling.min_tokens > 0)
         if settings.trainer.streaming:
             *ahead, (train, frames) = in_parts(train, frames)
             for part, some in ahead:
@@ -150,13 +155,13 @@ def prepared(tmp_path):
     )
     Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
 
-    def prepare(name, steps=STEPS, **options):
+    def prepare(name, steps=STEPS, sampling=NOTHING_CUT, **options):
         settings = WorkerSettings(
             run_dir=str(tmp_path / name),
             seed=0,
             steps=steps,
             model=ModelSettings(),
-            rollout=RolloutSettings(),
+            rollout=RolloutSettings(sampling=sampling),
             reward=RewardSettings(),
             weights=WeightsSettings(directory=str(tmp_path / f"{name} weights")),
             trainer=TrainerSettings(
@@ -284,6 +289,17 @@ def test_two_ranks_train_a_critic_and_correct_row_by_row_as_one_does(prepared, t
     gaps = {name: (one[name].float() - two[name].float()).abs().max().item() for name in one}
     assert {name: gap for name, gap in gaps.items() if gap > 1e-4 and not name.startswith("rng.")} == {}
     assert any(name.startswith("critic/exp_avg.") for name in one)
+
+
+def test_two_ranks_train_what_sampling_has_cut_as_one_does(prepared):
+    sampling = SamplingSettings(min_tokens=1)
+    settings, _, model_directory = prepared("one", sampling=sampling)
+    expected = lead(settings, str(model_directory))["metrics"]
+    ended = run_ranks(model_directory, "train", (prepared("two", sampling=sampling)[1], 2))
+    assert ended.returncode == 0, ended.stderr
+    assert_alike(json.loads(ended.stdout)["metrics"], expected)
+    uncut = lead(prepared("uncut")[0], str(model_directory))["metrics"]
+    assert uncut[0]["importance_weight/mean"] != pytest.approx(expected[0]["importance_weight/mean"])
 
 
 def test_a_rank_that_loses_rank_0_ends_and_says_so(prepared):

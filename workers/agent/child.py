@@ -57,9 +57,12 @@ class AgentChild(KeptProcess):
 
     def __init__(
         self, code: Code, *, setup: bytes, most_blocked_s: float, listener: EpisodeListener,
-        on_gone: Callable[["AgentChild"], None],
+        on_gone: Callable[["AgentChild"], None], on_obeyed: Callable[["AgentChild"], None],
     ) -> None:  # fmt: skip
-        """`most_blocked_s`: for which an episode may keep all others from running."""
+        """`most_blocked_s`: for which an episode may keep all others from running.
+
+        `on_obeyed`: an episode that was ended is gone.
+        """
         super().__init__(code, setup=setup, max_bytes=MAX_WORD_BYTES)
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.asks_at_door = False
@@ -68,13 +71,18 @@ class AgentChild(KeptProcess):
         """Those that are begun, and not at an end."""
         self._ending: dict[int, asyncio.TimerHandle] = {}
         self._most_blocked_s = most_blocked_s
-        self._listener, self._on_gone = listener, on_gone
+        self._listener, self._on_gone, self._on_obeyed = listener, on_gone, on_obeyed
         self._culprit: int | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether it takes episodes."""
         return self.is_open and self.ready.done() and self.ready.exception() is None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no episode runs here, and none still does what it does at its end."""
+        return not self.episodes and not self._ending
 
     def begin(
         self, number: int, seed: int, row: bytes, door: tuple[str, str] = NO_DOOR, state: bytes = b""
@@ -150,6 +158,7 @@ class AgentChild(KeptProcess):
     def _take_end(self, kind: str, number: int, parts: list[Any]) -> None:
         if (timer := self._ending.pop(number, None)) is not None:
             timer.cancel()
+            self._on_obeyed(self)
         if number not in self.episodes:
             return
         if kind == pipe.ENDED and len(parts) == 1 and isinstance(parts[0], bytes):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from protocol.messages import MAX_REWARD
 from protocol.plain_text import plain
+from protocol.rewards.scalars import plain_number
 from workers.agent.saved_state import pack, unpack
 
 MAX_METRICS = 64
@@ -332,6 +333,7 @@ def too_large(size_bytes: int, max_mb: int) -> str:
 
 def finite(value: object, what: str) -> float:
     """The number. Raises: ValueError in words."""
+    value = plain_number(value)
     if isinstance(value, bool | numbers.Real):
         try:
             number = float(value)

@@ -106,7 +106,10 @@ class AgentPool:
     def answered(self, child: AgentChild) -> None:
         """An episode of the process has said something: it works."""
         self._idle_deaths = 0
-        if child in self._alone and not child.episodes:
+        self._end_if_idle(child)
+
+    def _end_if_idle(self, child: AgentChild) -> None:
+        if child in self._alone and child.is_idle:
             child.end("Its one episode has ended.")
 
     # -----------------------------------------------------------------------------------------------------
@@ -115,6 +118,7 @@ class AgentPool:
         """Raises: ConfigError, RunError."""
         child = AgentChild(
             self._code, setup=self._setup, listener=self._listener, on_gone=self._on_gone,
+            on_obeyed=self._end_if_idle,
             most_blocked_s=BLOCKED_SHARE * self._settings.turn_timeout_s,
         )  # fmt: skip
         await child.start("workers.agent.process", self._settings.name, self._environment)

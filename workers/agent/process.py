@@ -17,7 +17,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from workers.agent.pipe import (
     ENDED,
     FAILED,
     GONE,
+    MAX_WORD_BYTES,
     READY,
     REFUSE,
 )
@@ -54,6 +55,7 @@ from workers.children.packets import Packets
 from workers.children.pipe import WorkerPipe
 
 BEAT_S = 0.25
+MAX_ASK_BYTES = MAX_WORD_BYTES - (1 << 16)  # of a word, less what stands around it
 READ_BYTES = 1 << 16  # as much as a pipe holds
 OVER = "The episode is over, so its policy answers no more. Await all requests before the agent returns."
 _number: contextvars.ContextVar[int] = contextvars.ContextVar("episode", default=-1)
@@ -87,6 +89,11 @@ class _Line:
             text = json.dumps(question, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"The request is no JSON: {error}.") from None
+        if (size := len(text) + len(state or b"")) > MAX_ASK_BYTES:
+            raise ValueError(
+                f"The request has {size:,} bytes as JSON; expected at most {MAX_ASK_BYTES:,}. Give the "
+                "policy less text."
+            )
         self._asked += 1
         number = self._asked
         self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -115,17 +122,45 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is none of JSON's types")
 
 
+class EpisodeThreads(ThreadPoolExecutor):
+    """Threads of episodes: one that hangs on when its episode is over takes no place from the others."""
+
+    def __init__(self, places: int) -> None:
+        """`places`: for threads of episodes that go on, and as many again for those that hang."""
+        super().__init__(max_workers=places, thread_name_prefix="episode")
+        self._places = places
+        self._of: dict[int, set[Future[Any]]] = {}  # by number of their episode
+        self._left: set[Future[Any]] = set()  # that go on without their episode
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """As every executor does."""
+        future = super().submit(call, *arguments, **options)
+        running = self._of.setdefault(_number.get(), set())
+        running.add(future)
+        future.add_done_callback(running.discard)
+        return future
+
+    def let_go(self, number: int) -> bool:
+        """The episode is over; whether there was room for the threads that it leaves."""
+        left = {future for future in self._of.pop(number, ()) if not future.cancel()}
+        self._left = {future for future in self._left | left if not future.done()}
+        self._max_workers = self._places + min(len(self._left), self._places)
+        return len(self._left) <= self._places
+
+
 class EpisodeServer:
     """Runs as many episodes at once as it is told to."""
 
     def __init__(
         self, pipe: WorkerPipe, play: PlayEpisode, *, is_isolated: bool = False,
         max_state_mb: int = MAX_STATE_MB, make_address: Callable[[str, str], DoorAddress] = DoorAddress,
+        threads: EpisodeThreads | None = None,
     ) -> None:  # fmt: skip
         """`is_isolated`: it has one episode, so that the process's environment may name its door.
 
-        `make_address`: from its url and the key.
+        `make_address`: from its url and the key. `threads`: those that `asyncio.to_thread` uses.
         """
+        self._threads = threads
         self._pipe, self._play, self._is_isolated = pipe, play, is_isolated
         self._make_address = make_address
         self._max_state_mb = max_state_mb
@@ -206,7 +241,9 @@ class EpisodeServer:
         finally:
             del self._tasks[number]
             self._lines.pop(number).close()
-        self._pipe.write(word[0], number, *word[1:])
+        has_room = self._threads is None or self._threads.let_go(number)
+        if word != (GONE,) or has_room:  # else the worker ends this process, with the threads that hang
+            self._pipe.write(word[0], number, *word[1:])
 
     async def _play_one(self, policy: AgentPolicy, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Raises: whatever the user's code raises."""
@@ -301,11 +338,12 @@ def main() -> None:
         sys.exit(1)
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
-        loop.set_default_executor(ThreadPoolExecutor(max_workers=code["concurrency"]))
+        threads = EpisodeThreads(code["concurrency"])
+        loop.set_default_executor(threads)
         LoopWatch(loop, pipe)
         pipe.write(READY, is_at_door)
         server = EpisodeServer(
-            pipe, play, is_isolated=code["is_isolated"], max_state_mb=code["max_state_mb"],
+            pipe, play, is_isolated=code["is_isolated"], max_state_mb=code["max_state_mb"], threads=threads,
             make_address=partial(
                 DoorAddress, request_kwargs=code["request_kwargs"], is_elsewhere=code["is_elsewhere"]
             ),

@@ -13,6 +13,7 @@ import sys
 from asyncio import SubprocessTransport
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -25,9 +26,16 @@ END_LIMIT_S = 10.0
 """For the keeper to end everything, or for a process that has closed its pipe to end."""
 
 
-def half_mb() -> int:
-    """Half of this machine's memory: what a process may take that is given no other limit."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21
+def half_mb(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Half of the memory here, the container's if it has less than its machine.
+
+    It is what a process may take that is given no other limit. `groups`: where the system tells of limits.
+    """
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of version 2 and 1; "max": no limit
+        with suppress(OSError, ValueError):
+            sizes.append(int((groups / name).read_text()))
+    return min(sizes) >> 21
 
 
 def environment_of(import_paths: Sequence[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.messages import MAX_REWARD
+from protocol.rewards.scalars import plain_number
 from protocol.rewards.shapes import MESSAGES, TURNS, Signature, missing_problem, shape_problem
 
 
@@ -205,7 +206,7 @@ def _choose(offered: dict[str, Any], signature: Signature, request: ScoreRequest
 
 
 def _check(value: Any, member: int) -> float:
-    number = value.get("score") if isinstance(value, Mapping) else value
+    number = plain_number(value.get("score") if isinstance(value, Mapping) else value)
     if isinstance(number, bool | numbers.Real):
         try:
             reward = float(number)
@@ -220,4 +221,4 @@ def _check(value: Any, member: int) -> float:
 
 
 def _show(value: Any) -> str:
-    return f"{value!r:.120} of type {type(value).__name__}"
+    return f"{value!r:.120} of type {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")

@@ -100,9 +100,8 @@ def _disband() -> None:
 def _give(message: Message | None, frames: Sequence[bytes] = ()) -> None:
     tag = STOP if message is None else message.tag
     parts = [b"" if message is None else pack(to_fields(message)), *frames]
-    sizes = torch.zeros(8, dtype=torch.int64)
-    sizes[: len(parts) + 2] = torch.tensor([tag, len(parts), *map(len, parts)])
-    dist.broadcast(sizes, src=0)
+    dist.broadcast(torch.tensor([tag, len(parts)], dtype=torch.int64), src=0)
+    dist.broadcast(torch.tensor([len(part) for part in parts], dtype=torch.int64), src=0)
     for part in filter(None, parts):
         # a copy, because torch wants to own memory that it may write to
         dist.broadcast(torch.from_numpy(np.frombuffer(part, dtype=np.uint8).copy()), src=0)
@@ -172,11 +171,13 @@ class Ranks:
 
     def receive(self) -> tuple[Message | None, tuple[bytes, ...]]:
         """Other ranks: wait for the next order; None means stop."""
-        sizes = torch.zeros(8, dtype=torch.int64)
+        head = torch.zeros(2, dtype=torch.int64)
+        dist.broadcast(head, src=0)
+        tag, count = head.tolist()
+        sizes = torch.zeros(count, dtype=torch.int64)
         dist.broadcast(sizes, src=0)
-        tag, count, *lengths = sizes.tolist()
         parts = []
-        for length in lengths[:count]:
+        for length in sizes.tolist():
             part = torch.empty(length, dtype=torch.uint8)
             if length:
                 dist.broadcast(part, src=0)
