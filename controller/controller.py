@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self
 
 from controller.config.models import Config
 from controller.core.state.snapshot import ClusterSnapshot
@@ -30,6 +30,7 @@ from controller.host.shell import Shell
 from controller.view.exports.beside import exports_beside
 from protocol.errors import ConfigError
 
+P = ParamSpec("P")
 log = logging.getLogger("staleflow.controller")
 
 
@@ -39,6 +40,22 @@ class Step:
 
     policy_version: int
     metrics: dict[str, Any]  # the line of metrics.jsonl
+
+
+def forgiven(call: Callable[P, object]) -> Callable[P, None]:
+    """A callback of the user's: an error of it is logged, and costs the run nothing."""
+
+    def forgiving(*arguments: P.args, **options: P.kwargs) -> None:
+        try:
+            call(*arguments, **options)
+        except Exception:
+            log.exception("A callback that was given to Controller failed; the run goes on.")
+
+    return forgiving
+
+
+def _log_progress(fraction: float, text: str) -> None:
+    log.info("%3.0f %% %s", 100 * fraction, text)
 
 
 class Controller:
@@ -72,8 +89,8 @@ class Controller:
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
         self.evaluations: list[dict[str, Any]] = []
         """The lines of evaluations.jsonl that this controller has written."""
-        self._on_evaluation = on_evaluation or (lambda line: None)
-        self._on_warning = on_warning or (lambda text: None)
+        self._on_evaluation = forgiven(on_evaluation or (lambda line: None))
+        self._on_warning = forgiven(on_warning or (lambda text: None))
         self._run: asyncio.Task[None] | None = None
         self._beside = AsyncExitStack()  # what looks at the run from a process of its own
         self._is_raised = False
@@ -86,7 +103,7 @@ class Controller:
             ),
             on_evaluation=self._evaluated,
             on_warning=self._on_warning,
-            on_progress=on_progress or (lambda fraction, text: log.info("%3.0f %% %s", 100 * fraction, text)),
+            on_progress=forgiven(on_progress) if on_progress else _log_progress,
         )
 
     async def __aenter__(self) -> Self:

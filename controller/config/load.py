@@ -221,6 +221,8 @@ def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
 def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue  # what it brings is given where it stands
             dotted = f"{prefix}{key.value}"
             yield dotted, key.start_mark.line + 1
             yield from _keys(value, f"{dotted}.")

@@ -55,11 +55,13 @@ def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
             f"it has more than {MAX_CHARACTERS:,} characters; expected a configuration, which is shorter"
         )
     _measure(text)
-    loader = _Loader(text)
+    as_written, loader = _Loader(text), _Loader(text)
     try:
-        node = loader.get_single_node()
-        return (None if node is None else loader.construct_document(node)), node
+        found = loader.get_single_node()
+        value = None if found is None else loader.construct_document(found)
+        return value, as_written.get_single_node()  # construction writes out what `<<` stands for
     finally:
+        as_written.dispose()
         loader.dispose()
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from controller.config.models import Config
 from controller.data.fingerprints import Fingerprint
 from controller.data.formats import EXPECTED, format_of, open_table
-from controller.data.rows import NoText, RowShape
+from controller.data.rows import RowShape, UnusableRow
 from controller.data.tables import Table
 from protocol.errors import ConfigError
 from protocol.importing import load_object
@@ -80,7 +80,7 @@ class PromptSource:
         while len(rows) < count and (found := next(self._rows, None)) is not None:
             try:
                 row = self._shape.shaped(*found)
-            except NoText as error:
+            except UnusableRow as error:
                 self._unfiltered += 1
                 self._refuse(error)
                 continue
@@ -109,7 +109,7 @@ class PromptSource:
         self._given, self._pass, self._position = cursor
         self._rows = self._follow_table(self._table)
 
-    def _refuse(self, error: NoText) -> None:
+    def _refuse(self, error: UnusableRow) -> None:
         self._unusable += 1
         if self._on_refused is None or self._unusable >= MAX_UNUSABLE:
             raise error

@@ -19,8 +19,8 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWN_CHARS = 80
 
 
-class NoText(ConfigError):
-    """A row holds half of a character, which no file, journal or message can carry."""
+class UnusableRow(ConfigError):
+    """A row has an empty prompt, or what nothing of ours can carry: half of a character, a nan."""
 
 
 class RowShape:
@@ -47,7 +47,7 @@ class RowShape:
     def shaped(self, place: str, row: object) -> bytes | None:
         """The row as JSON in UTF-8; None if a filter leaves it out. `place` names it in errors.
 
-        Raises: ConfigError; NoText if it holds half of a character.
+        Raises: ConfigError; UnusableRow if only this row is wrong.
         """
         settings = self._settings
         if not isinstance(row, Mapping):
@@ -147,7 +147,8 @@ def _check_prompt(place: str, kept: Mapping[str, Any]) -> None:
             if "prompt" in kept
             else f"columns {sorted(map(str, kept))}"
         )
-        raise ConfigError(
+        is_empty = "prompt" in kept and kept["prompt"] in ("", None, [])
+        raise (UnusableRow if is_empty else ConfigError)(
             f"{place} has {was}; expected a `prompt` that is a string, or a list of messages with "
             f"`role` and `content`, not empty. {hint}"
         )
@@ -158,9 +159,21 @@ def _written(place: str, kept: Mapping[str, Any]) -> bytes:
         text = json.dumps(kept, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
         return text.encode()
     except UnicodeEncodeError:
-        raise NoText(f"{place} {no_text(kept)}") from None
-    except (TypeError, ValueError) as error:
+        raise UnusableRow(f"{place} {no_text(kept)}") from None
+    except ValueError as error:  # a number that is none, or a value that contains itself
+        odd = [name for name, value in kept.items() if not _is_json(value)]
+        text = f"{place} cannot be written as JSON, because of {', '.join(map(repr, odd))}: {error}."
+        raise UnusableRow(f"{text} Expected plain values.") from error
+    except TypeError as error:
         raise ConfigError(f"{place} cannot be written as JSON: {error}. Expected plain values.") from error
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False, default=_plain)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(value: object) -> object:

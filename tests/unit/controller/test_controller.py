@@ -11,7 +11,7 @@ import pytest
 
 from controller import Controller
 from controller.config.models import Config
-from controller.controller import import_path
+from controller.controller import forgiven, import_path
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 
@@ -29,6 +29,25 @@ class Judge:
 judge = Judge("yes")
 partly = functools.partial(Judge("no").__call__)
 by_lambda = lambda completion: 1.0  # noqa: E731
+
+
+def test_a_callback_that_fails_is_logged_and_costs_nothing(caplog):
+    heard = []
+
+    def callback(text, *, more=0):
+        heard.append((text, more))
+        raise ConnectionError("the chat is down")
+
+    forgiven(callback)("one", more=1)
+    forgiven(callback)("two")
+    assert heard == [("one", 1), ("two", 0)]
+    assert caplog.text.count("A callback that was given to Controller failed") == 2
+    assert "ConnectionError: the chat is down" in caplog.text
+    controller = Controller(Config(), on_warning=callback, on_evaluation=callback, on_progress=callback)
+    controller._shell._on_warning("three")
+    controller._shell._on_evaluation({"step": 1})
+    controller._shell._on_progress(0.5, "four")
+    assert len(heard) == 4
 
 
 @pytest.mark.parametrize("reward", [judge, partly, by_lambda])

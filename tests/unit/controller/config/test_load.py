@@ -146,6 +146,22 @@ def test_a_key_given_twice_is_refused(tmp_path):
     )
 
 
+def test_what_a_merge_key_brings_is_not_given_twice(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "model: {factory: 'a:b'}\ndata: {path: a.jsonl}\nevaluation:\n  every_steps: 1\n  data:\n"
+        "    a: &base {path: a.jsonl, prompt: '{q}'}\n    b:\n      <<: *base\n      path: b.jsonl\n"
+    )
+    found = load_config(file).evaluation.data
+    assert [(one.path, one.prompt) for one in found.values()] == [("a.jsonl", "{q}"), ("b.jsonl", "{q}")]
+
+
+@pytest.mark.parametrize("number", [".inf", "-.inf", ".nan", "inf"])
+def test_a_number_that_is_not_finite_is_refused(tmp_path, number):
+    for key in ("limits.step_s", "trainer.grad_clip", "staleness.phi_throughput", "evaluation.threshold"):
+        assert f"{key} (command line): " in problems(tmp_path, "run: {steps: 1}\n", f"{key}={number}")
+
+
 def test_the_branches_of_a_union_become_one_sentence(tmp_path):
     text = problems(tmp_path, "staleness: {in_flight_batches: many}")
     assert (

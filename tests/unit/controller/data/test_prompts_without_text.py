@@ -1,4 +1,4 @@
-"""A row that holds half of a character is left out and named; the rows around it are read as ever."""
+"""A row that cannot be used is left out and named; the rows around it are read as ever."""
 
 import json
 
@@ -36,6 +36,18 @@ def test_it_is_left_out_and_named_by_its_line_once(file):
     assert f"{file}, line 2 has U+D83D in 'prompt'" in told[0]
     assert f"{file}, line 3 has U+DFFF in 'x'" in told[1]
     assert told[1].endswith("The row is left out, as 2 are so far.")
+
+
+@pytest.mark.parametrize("odd", ['{"prompt": ""}', '{"prompt": null}', '{"prompt": "b", "x": NaN}'])
+def test_one_row_that_cannot_be_used_deep_in_the_data_ends_no_run(tmp_path, odd):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "a"}\n' * 300 + odd + '\n{"prompt": "c"}\n')
+    told = []
+    rows = PromptSource(config(path, epochs=1), on_refused=told.append).read(999)
+    assert [json.loads(row)["prompt"] for row in rows] == ["a"] * 300 + ["c"]
+    assert len(told) == 1
+    assert f"{path}, line 301 " in told[0]
+    assert ("'x'" if "NaN" in odd else "`prompt`") in told[0]
 
 
 def test_as_many_rows_come_as_are_asked_for(file):
