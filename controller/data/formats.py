@@ -1,5 +1,6 @@
 """Which table reads a path: by what lies there, and its name."""
 
+import errno
 import glob
 import os
 import re
@@ -98,6 +99,8 @@ def open_table(settings: RowSettings, most: int | None = None) -> Table:
 
 
 def _of_file(path: str) -> Format:
+    if not os.path.isfile(path):
+        raise OSError(errno.ESPIPE, "it is a pipe or a device; write it to a file, which can be read again")
     with open(path, "rb") as file:
         begin = file.read(64)
     if begin.startswith(b"PAR1"):

@@ -63,7 +63,8 @@ class AgentSettings(Section):
     it."""
     memory_mb: int = Field(default=0, ge=0)
     """MB of resident memory that each process of episodes may take, with all that it has started; one that
-    takes more is killed, and its episodes are begun again. 0: half of the machine's memory."""
+    takes more is killed, and its episodes are begun again. 0: half of the machine's memory, or of the
+    container's."""
     max_turns: int = Field(default=16, ge=1, le=4096)
     """Answers of the policy in one episode."""
     max_turn_tokens: int = Field(default=0, ge=0)

@@ -32,7 +32,7 @@ class RewardSettings(Section):
     memory_mb: int = Field(default=0, ge=0)
     """MB of resident memory that each process of a reward may take, with all that it has started; one that
     takes more is killed, and its call fails. Address space is not limited: importing torch reserves gigabytes
-    of it and fills little. 0: half of the machine's memory."""
+    of it and fills little. 0: half of the machine's memory, or of the container's."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one."""
     sandbox: Sandbox = "auto"

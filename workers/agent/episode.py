@@ -185,7 +185,8 @@ class HostedEpisode:
         transcript = None if first is None else self._conversations.find(first)
         if transcript is None or not transcript.talk:
             return b""
-        return json.dumps([spoken(message) for message in transcript.talk], ensure_ascii=False).encode()
+        said = json.dumps([spoken(message) for message in transcript.talk], ensure_ascii=False)
+        return said.encode(errors="replace")  # the policy may have written half of a character
 
     def turn_at(self, place: int) -> tuple[int, int]:
         """Trajectory and number of the answer at this place. Raises: IndexError."""

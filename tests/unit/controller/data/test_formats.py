@@ -2,12 +2,14 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from controller.config.models import Config
 from controller.data.prompts import PromptSource
+from controller.data.sources import Sources
 from controller.data.text_files import STRIDE, JsonLines, SeparatedValues
 from protocol.errors import ConfigError
 
@@ -186,3 +188,9 @@ def test_a_name_of_the_hub_is_refused_in_words_where_it_cannot_be_had(monkeypatc
         ConfigError, match=r"(?s)no such file or folder.*did not give.*save_to_disk\(FOLDER\)"
     ):
         PromptSource(config("somebody/something", subset="main"))
+
+
+def test_a_pipe_is_refused_in_words_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(ConfigError, match=r"rows\.jsonl cannot be read: it is a pipe or a device"):
+        Sources(Config.model_validate({"data": {"path": str(tmp_path / "rows.jsonl")}}), None)
