@@ -14,7 +14,7 @@ from tests.support.scripted_link import serving
 from workers.agent import child as child_module
 
 AGENTS = """
-import asyncio, os, sys, time
+import asyncio, os, re, sys, time
 from workers.agent.policy import EnvironmentFailed
 
 async def episode(policy, row):
@@ -43,6 +43,7 @@ async def episode(policy, row):
         case "nothing": policy.notes.rewards.clear(); return None
         case "die": os._exit(9)
         case "block": time.sleep(600)
+        case "backtrack": re.match("(a+)+$", "a" * 64 + "b")
         case "hang": await asyncio.sleep(600)
         case "stubborn":
             while True:
@@ -235,6 +236,23 @@ def test_an_episode_that_blocks_the_event_loop_is_named_and_the_others_go_on_els
         assert "blocked the event loop" in lost[0].reason
 
     asyncio.run(serving(settings(turn_timeout_s=4.0), test))
+
+
+def test_an_episode_that_holds_the_interpreter_is_found_though_nothing_in_its_process_runs(
+    settings, tokenizer
+):
+    async def test(link):
+        await link.play(1, tokenizer)
+        await link.hear(Ask)
+        await link.play(2, tokenizer, mood="backtrack")
+        lost = [(await link.hear(EpisodeFailed))[0] for _ in range(2)]
+        assert {(failed.group, failed.kind) for failed in lost} == {(1, "process"), (2, "process")}
+        assert "no sign of life" in lost[0].reason
+        await link.play(2, tokenizer, mood="backtrack")  # alone
+        failed, _ = await link.hear(EpisodeFailed)
+        assert (failed.group, failed.kind) == (2, "agent")
+
+    asyncio.run(serving(settings(turn_timeout_s=2.0), test))
 
 
 def test_episodes_that_the_controller_ends_are_not_heard_of_again(settings, tokenizer, monkeypatch):

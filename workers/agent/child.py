@@ -22,6 +22,9 @@ from workers.children.process import Code, KeptProcess
 NO_DOOR = ("", "")
 GRACE_S = 5.0
 """For an episode that was ended to close what it has opened."""
+LOOK_S = 1.0
+MARGIN_S = 2.5
+"""Of patience with a process that says nothing: where it can, it says first who blocks it."""
 
 FailureKind = Literal["environment", "agent", "process", "limit"]
 
@@ -72,6 +75,9 @@ class AgentChild(KeptProcess):
         self._ending: dict[int, asyncio.TimerHandle] = {}
         self._most_blocked_s = most_blocked_s
         self._listener, self._on_gone, self._on_obeyed = listener, on_gone, on_obeyed
+        self._alive_at = 0.0
+        self._look_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._culprit: int | None = None
 
     @property
@@ -124,7 +130,9 @@ class AgentChild(KeptProcess):
         number = parts[0] if parts else None
         if not isinstance(number, int):
             raise GarbageError(f"{[kind, *parts]!r:.80} is about no episode")
-        if kind == pipe.BLOCKED:
+        if kind == pipe.ALIVE and number == -1 and len(parts) == 1:
+            self._alive_at = asyncio.get_running_loop().time()
+        elif kind == pipe.BLOCKED:
             self._take_blocked(number, parts[1:])
         elif kind == pipe.ASK:
             self._take_ask(number, parts[1:])
@@ -139,6 +147,8 @@ class AgentChild(KeptProcess):
         if kind == pipe.READY and [type(part) for part in parts] == [bool]:
             self.asks_at_door = parts[0]
             self.ready.set_result(None)
+            self._alive_at = asyncio.get_running_loop().time()
+            self._look_again()
         elif kind == pipe.BROKEN and len(parts) == 1:
             self.ready.set_exception(ConfigError(str(parts[0])))
         else:
@@ -182,6 +192,30 @@ class AgentChild(KeptProcess):
                 "asyncio.to_thread."
             )
 
+    def _look_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._look_at = loop.time() + LOOK_S
+        self._timer = loop.call_at(self._look_at, self._look)
+
+    def _look(self) -> None:
+        """Find a process that is too busy to say who keeps it so."""
+        now = asyncio.get_running_loop().time()
+        late_s = now - self._look_at
+        if late_s > LOOK_S:
+            self._alive_at += late_s  # we stood still ourselves: what it has said waits to be read
+        silent_s = now - self._alive_at
+        if silent_s > self._most_blocked_s + MARGIN_S:
+            if len(self.episodes) == 1:
+                (self._culprit,) = self.episodes
+            self.end(
+                f"The process of the agent has shown no sign of life for {silent_s:.1f} s, so that no "
+                "episode could go on, and was killed. Code that does not let go of Python's interpreter does "
+                "that: a regular expression that backtracks, or arithmetic on huge numbers. Its episodes are "
+                "begun again, each alone, so that the one that does it is found."
+            )
+        else:
+            self._look_again()
+
     def _on_disobedience(self) -> None:
         self.end(
             f"An episode that was ended did not obey within {GRACE_S:g} s, and its process was killed with "
@@ -191,7 +225,7 @@ class AgentChild(KeptProcess):
     # -- its end ----------------------------------------------------------------------------------------
 
     def _settled(self) -> None:
-        for timer in self._ending.values():
+        for timer in (*self._ending.values(), *filter(None, [self._timer])):
             timer.cancel()
         if not self.ready.done():
             self.ready.set_exception(RunError(self.reason))

@@ -16,3 +16,4 @@ ASK = "ask"  # from it: episode, question, JSON[, state]
 ENDED, FAILED = "ended", "failed"  # from it: episode, JSON; episode, kind, reason
 GONE = "gone"  # from it: an episode that was to end has ended
 BLOCKED = "blocked"  # from it: episode or -1, and for how many seconds it has kept the event loop
+ALIVE = "alive"  # from it: -1; its event loop runs, said every second

@@ -28,6 +28,7 @@ from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.results import BadResult, NothingSaid, ProgramFailed, reward_of
 from workers.agent.pipe import (
+    ALIVE,
     ANSWER,
     ASK,
     BEGIN,
@@ -55,6 +56,7 @@ from workers.children.packets import Packets
 from workers.children.pipe import WorkerPipe
 
 BEAT_S = 0.25
+BEATS = 4  # from one sign of life to the next
 MAX_ASK_BYTES = MAX_WORD_BYTES - (1 << 16)  # of a word, less what stands around it
 READ_BYTES = 1 << 16  # as much as a pipe holds
 OVER = "The episode is over, so its policy answers no more. Await all requests before the agent returns."
@@ -283,12 +285,15 @@ def _in_words(what: str, error: BaseException) -> str:
 
 
 class LoopWatch:
-    """A thread that notices when the event loop stands still, and for whom."""
+    """A thread that notices when the event loop stands still, and for whom.
+
+    Code that holds the interpreter stops this thread, too: then the worker misses the loop's signs of life.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pipe: WorkerPipe) -> None:
         self._loop, self._pipe = loop, pipe
         self._numbers: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
-        self._beaten_at = time.monotonic()
+        self._beaten_at, self._beats = time.monotonic(), 0
         loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # the shape of 3.11
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         loop.call_soon(self._beat)
@@ -302,6 +307,9 @@ class LoopWatch:
 
     def _beat(self) -> None:
         self._beaten_at = time.monotonic()
+        self._beats += 1
+        if self._beats % BEATS == 0:
+            self._pipe.write(ALIVE, -1)
         self._loop.call_later(BEAT_S, self._beat)
 
     def _watch(self) -> None:
