@@ -143,10 +143,15 @@ def write_checkpoint(
         if isinstance(error, RunError):
             raise
         raise _refused(path, error) from error
+    _thin_out(directory, policy_version, keep)
+    return path
+
+
+def _thin_out(directory: Path, policy_version: int, keep: int) -> None:
+    """Remove the oldest, so that `keep` are left with that of this version."""
     older = [old for old in _complete_checkpoints(directory) if _version_of(old) < policy_version]
     for old in older[: max(0, len(older) + 1 - keep)]:
         _remove(old)
-    return path
 
 
 def _remove(path: Path) -> None:
