@@ -14,8 +14,7 @@ from protocol.messages import TO_WORKER, Message
 from protocol.wire.codec import decode
 from protocol.wire.frame_limits import (
     MAX_FRAME_FROM_WORKER,
-    MAX_FRAME_TO_WORKER,
-    MAX_FRAMES_TO_WORKER,
+    TO_WORKER_LIMITS,
     check_sizes,
 )
 from protocol.wire.security import WorkerKey, secure_client
@@ -42,9 +41,7 @@ class Connection(DrainedSocket):
         resend_s: float = 60.0,
     ) -> None:
         """Connects, in the background. Raises: ConfigError if the endpoint is malformed."""
-        super().__init__(
-            zmq.DEALER, endpoint, max_frame_bytes=MAX_FRAME_TO_WORKER, max_frames=MAX_FRAMES_TO_WORKER
-        )
+        super().__init__(zmq.DEALER, endpoint, limits=TO_WORKER_LIMITS)
         self._on_message = on_message
         self._on_fault, self._on_refusal = on_fault, on_refusal
         self._links = 0  # that have come about

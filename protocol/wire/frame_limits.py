@@ -1,13 +1,14 @@
-"""How large a frame may be, by who sends it."""
+"""How large a frame may be, and how many a message may have, by who sends it."""
 
 from protocol.errors import LocalError
 from protocol.messages import Message
-from protocol.wire.sockets import Frames
+from protocol.wire.sockets import FrameLimits, Frames
 
 MAX_FRAME_FROM_WORKER = 64 << 20  # a report of 256 responses of 32k tokens is 32 MiB
-MAX_FRAMES_FROM_WORKER = 16_384  # of one message
-MAX_FRAMES_TO_WORKER = 1 << 20  # a batch has one for each trajectory that was sampled from a cut distribution
 MAX_FRAME_TO_WORKER = 2 << 30  # the tokens of a whole batch travel to the trainer as one frame
+FROM_WORKER_LIMITS = FrameLimits(MAX_FRAME_FROM_WORKER, 16_384)
+TO_WORKER_LIMITS = FrameLimits(MAX_FRAME_TO_WORKER, 1 << 20)
+"""A batch has a frame for each trajectory that was sampled from a cut distribution."""
 
 
 def check_sizes(message: Message, frames: Frames, limit: int) -> None:

@@ -41,9 +41,8 @@ from protocol.plain_text import plain_line
 from protocol.wire.codec import Packet, decode, encode
 from protocol.wire.endpoints import check_endpoint, local_form
 from protocol.wire.frame_limits import (
-    MAX_FRAME_FROM_WORKER,
+    FROM_WORKER_LIMITS,
     MAX_FRAME_TO_WORKER,
-    MAX_FRAMES_FROM_WORKER,
     check_sizes,
 )
 from protocol.wire.porter import ACCEPTED, CLOSED
@@ -102,9 +101,7 @@ class Server(DrainedSocket):
     ) -> None:
         """Bind, with room for so many `strangers`. Raises: ConfigError if it cannot be, or must not be."""
         check_endpoint(endpoint, has_keys=keys is not None)
-        super().__init__(
-            zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER, max_frames=MAX_FRAMES_FROM_WORKER
-        )
+        super().__init__(zmq.ROUTER, endpoint, limits=FROM_WORKER_LIMITS)
         self._pause_s = PAUSE_S
         self._on_message = on_message
         self._on_fault = on_fault

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from typing import NamedTuple
 
 import zmq
 
@@ -46,6 +47,13 @@ REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 GARBLED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # no ZeroMQ, other security, or the wrong server key
 LINKED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 BROKEN = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # closed half way by the other side
+
+
+class FrameLimits(NamedTuple):
+    """What is read of one message."""
+
+    bytes: int  # of one frame; the connection of a longer one is closed
+    frames: int
 
 
 class Conversation:
@@ -127,12 +135,12 @@ class Conversation:
 class DrainedSocket(ABC):
     """A socket drained by the running loop. Subclasses say what to do with one message's frames."""
 
-    def __init__(self, kind: int, endpoint: str, *, max_frame_bytes: int, max_frames: int) -> None:
+    def __init__(self, kind: int, endpoint: str, *, limits: FrameLimits) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(kind)
         self._descriptor = self._socket.fileno()  # kept, as pyzmq asks libzmq for it each time
         self._is_router = kind == zmq.ROUTER
-        self._max_frames = max_frames  # of one message; what comes beyond is dropped, so its counts are wrong
+        self._max_frames = limits.frames  # what comes beyond is dropped, so the counts no longer agree
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False
         self._pause_s = 0.0  # between two drains, where messages are many
@@ -149,7 +157,7 @@ class DrainedSocket(ABC):
             (zmq.LINGER, 0),  # the default keeps a process from ending while a peer is gone
             (zmq.SNDHWM, 1000),
             (zmq.RCVHWM, 1000),
-            (zmq.MAXMSGSIZE, max_frame_bytes),
+            (zmq.MAXMSGSIZE, limits.bytes),
             (zmq.HANDSHAKE_IVL, int(1000 * HANDSHAKE_S)),
             *dead_links.OPTIONS,
             (zmq.IPV6, int("[" in endpoint)),  # always on, it would write 127.0.0.1 as [::ffff:127.0.0.1]
