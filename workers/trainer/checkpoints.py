@@ -207,13 +207,11 @@ def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: 
     """The newest whole checkpoint in the directory, of version `at_most` or older; None if there is none.
 
     What was cut off while it was written, or has lost or changed bytes since, is passed over, and said so in
-    the log. `is_first`: of several ranks that ask, the one that removes what was cut off, and sets aside what
-    is damaged, so that it is not counted among those that are kept.
+    the log. `is_first`: of several ranks that ask, the one that sets aside what is damaged, so that it is not
+    counted among those that are kept.
     """
     for path in sorted(directory.glob(".step_*.partial")):
         log.warning("%s was cut off while it was written, and is not used.", path)
-        if is_first and not path.name.endswith(".replaced.partial"):
-            _remove(path)
     for path in sorted(directory.glob("step_*")):
         if not NAME.fullmatch(path.name):
             log.warning("%s is no checkpoint: expected a name like step_20. It is passed over.", path)
@@ -227,6 +225,13 @@ def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: 
         else:
             return path
     return None
+
+
+def remove_cut_off(directory: Path) -> None:
+    """Remove what was cut off while it was written, which may hold what room there was; nobody writes now."""
+    for path in directory.glob(".step_*.partial"):
+        if not path.name.endswith(".replaced.partial"):  # whole, until the next save
+            _remove(path)
 
 
 def _set_aside(path: Path) -> None:

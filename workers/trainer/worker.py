@@ -49,7 +49,7 @@ from protocol.messages import (
 from protocol.plain_text import plain_line
 from protocol.settings import WorkerSettings, load_settings
 from workers.link.link import Link, LinkClosed
-from workers.trainer.checkpoints import newest_checkpoint
+from workers.trainer.checkpoints import newest_checkpoint, remove_cut_off
 from workers.trainer.interface import (
     BackgroundCheckpoints,
     CorrectingTrainer,
@@ -285,11 +285,10 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> TrainerEngin
             f"`placement` is colocated, and {name} has no method `held`; expected one as in "
             "workers/trainer/trainer.py. Write it, or leave placement out."
         )
-    checkpoint = newest_checkpoint(
-        Path(settings.run_dir) / "checkpoints",
-        at_most=settings.newest_version,
-        is_first=os.environ.get("RANK", "0") == "0",
-    )
+    checkpoints, is_first = Path(settings.run_dir) / "checkpoints", os.environ.get("RANK", "0") == "0"
+    checkpoint = newest_checkpoint(checkpoints, at_most=settings.newest_version, is_first=is_first)
+    if is_first:
+        remove_cut_off(checkpoints)
     if checkpoint is not None:
         log.info("Going on from %s.", checkpoint)
         trainer.load_checkpoint(checkpoint)

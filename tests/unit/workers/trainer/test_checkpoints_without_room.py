@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from protocol.errors import RunError
-from workers.trainer.checkpoints import newest_checkpoint, prepare, write_checkpoint
+from workers.trainer.checkpoints import newest_checkpoint, prepare, remove_cut_off, write_checkpoint
 from workers.trainer.saved.shares import Share
 
 LARGEST_FILE = 100_000  # bytes
@@ -79,10 +79,11 @@ def test_an_old_one_that_cannot_be_removed_is_said_and_those_after_it_are_remove
     assert caplog.text.count("step_1 could not be removed, and takes room until you do") == 3
 
 
-def test_the_first_rank_removes_what_was_cut_off_when_it_looks_for_the_newest(tmp_path):
+def test_what_was_cut_off_is_removed_where_a_trainer_begins_and_not_where_somebody_looks(tmp_path):
     newest = write(tmp_path, 1, size=10)
     prepare(tmp_path / "checkpoints", 2)
-    assert newest_checkpoint(tmp_path / "checkpoints", is_first=False) == newest
-    assert names(tmp_path) == {"step_1", ".step_2.partial"}
-    assert newest_checkpoint(tmp_path / "checkpoints") == newest
-    assert names(tmp_path) == {"step_1"}
+    newest.rename(tmp_path / "checkpoints" / ".step_1.replaced.partial")
+    assert newest_checkpoint(tmp_path / "checkpoints") is None
+    assert names(tmp_path) == {".step_1.replaced.partial", ".step_2.partial"}
+    remove_cut_off(tmp_path / "checkpoints")
+    assert names(tmp_path) == {".step_1.replaced.partial"}
