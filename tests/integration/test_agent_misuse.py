@@ -5,11 +5,9 @@ import os
 
 import pytest
 
-from protocol.agents.settings import AgentSettings
 from protocol.messages import Ask, EpisodeEnded, EpisodeFailed
-from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
 from tests.support.chat_tokenizer import make_tokenizer
-from tests.support.scripted_link import serving
+from tests.support.scripted_link import serving, settings_maker
 
 MAX_TURNS, FORKS, PRINTED_MB = 3, 10_000, 100
 AGENTS = f"""
@@ -60,18 +58,7 @@ async def episode(policy, row):
 
 @pytest.fixture
 def settings(tmp_path):
-    (tmp_path / "agents.py").write_text(AGENTS)
-    make_tokenizer().save_pretrained(tmp_path)
-
-    def make(**agent):
-        options = {"function": f"{tmp_path}/agents.py:episode", "max_turns": MAX_TURNS}
-        return WorkerSettings(
-            run_dir=str(tmp_path), seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
-            trainer=TrainerSettings(), agent=AgentSettings(**options | agent),
-            rollout=RolloutSettings(max_prompt_tokens=400, max_response_tokens=100),
-        )  # fmt: skip
-
-    return make
+    return settings_maker(tmp_path, AGENTS, make_tokenizer(), max_turns=MAX_TURNS)
 
 
 def test_none_of_it_holds_up_the_others_and_each_is_told(settings):

@@ -10,7 +10,7 @@ from protocol.errors import ConfigError
 from protocol.messages import Ask, EndEpisodes, EpisodeEnded, EpisodeFailed
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
 from tests.support.chat_tokenizer import make_tokenizer
-from tests.support.scripted_link import serving
+from tests.support.scripted_link import serving, settings_maker
 from workers.agent import child as child_module
 
 AGENTS = """
@@ -75,18 +75,7 @@ def tokenizer():
 
 @pytest.fixture
 def settings(tmp_path, tokenizer):
-    (tmp_path / "agents.py").write_text(AGENTS)
-    tokenizer.save_pretrained(tmp_path)
-
-    def make(**agent):
-        options = {"function": f"{tmp_path}/agents.py:episode", "turn_timeout_s": 600.0, "max_turns": 3}
-        return WorkerSettings(
-            run_dir=str(tmp_path), seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
-            trainer=TrainerSettings(), agent=AgentSettings(**options | agent),
-            rollout=RolloutSettings(max_prompt_tokens=400, max_response_tokens=100),
-        )  # fmt: skip
-
-    return make
+    return settings_maker(tmp_path, AGENTS, tokenizer, turn_timeout_s=600.0, max_turns=3)
 
 
 def test_an_episode_is_played_turn_by_turn(settings, tokenizer):

@@ -6,7 +6,9 @@ from collections import deque
 
 import numpy as np
 
+from protocol.agents.settings import AgentSettings
 from protocol.messages import Ask, Begin, Ready, Segment, Turn
+from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
 from workers.agent.worker import AgentHost
 
 LIMIT_S = 300
@@ -62,6 +64,22 @@ class ScriptedLink:
         self.begin(group, **row)
         ask, _ = await self.hear(Ask)
         self.answer(ask, "yes", tokenizer)
+
+
+def settings_maker(folder, code, tokenizer, **options):
+    """A function that makes settings of a worker for the agent `episode` in this code; `agent`: its keys."""
+    (folder / "agents.py").write_text(code)
+    tokenizer.save_pretrained(folder)
+    options = {"function": f"{folder}/agents.py:episode"} | options
+
+    def make(**agent):
+        return WorkerSettings(
+            run_dir=str(folder), seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+            trainer=TrainerSettings(), agent=AgentSettings(**options | agent),
+            rollout=RolloutSettings(max_prompt_tokens=400, max_response_tokens=100),
+        )  # fmt: skip
+
+    return make
 
 
 async def serving(settings, test, link=None):
