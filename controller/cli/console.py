@@ -112,7 +112,8 @@ def in_short(form: str, value: float) -> str:
     if abs(value) < UNUSUAL:
         return form.format(value)
     begin, _, rest = form.partition("{")
-    return f"{begin}{value:.2e}{rest.partition('}')[2]}"
+    sign = "+" if rest.startswith(":+") else ""
+    return f"{begin}{value:{sign}.2e}{rest.partition('}')[2]}"
 
 
 def _is_number(value: object) -> bool:

@@ -255,8 +255,14 @@ def _damage(path: Path) -> str | None:
                 pass
         except (OSError, SafetensorError) as error:
             return f"{Path(name).name} is damaged or gone ({error})"
-    changed = [name for name, expected in sums.items() if _checksum(path / name) != expected]
-    return problem or (f"{Path(changed[0]).name} has other bytes than were written" if changed else None)
+    for name, expected in sums.items():
+        try:
+            is_same = _checksum(path / name) == expected
+        except OSError as error:  # a bad block, or another rank has set it aside meanwhile
+            return f"{Path(name).name} cannot be read ({error})"
+        if not is_same:
+            return f"{Path(name).name} has other bytes than were written"
+    return problem
 
 
 def _checksums(path: Path) -> tuple[dict[str, str], str | None]:

@@ -51,8 +51,8 @@ def test_a_step_is_one_line():
 
 
 def test_a_reward_that_is_enormous_is_still_read_at_a_glance():
-    line = step_line(METRICS | {"reward/mean": -1e30}, steps=80, remaining_s=None)
-    assert line.startswith("step  7/80  reward -1.00e+30  loss")
+    line = step_line(METRICS | {"reward/mean": -1e30, "loss": 1e30}, steps=80, remaining_s=None)
+    assert line.startswith("step  7/80  reward -1.00e+30  loss +1.00e+30  length")
     told = verdict_lines(
         SUMMARY | {"reward/first_steps": 1e30, "reward/last_steps": 2e12}, Path("runs/quickstart")
     )

@@ -1,7 +1,9 @@
 """Checkpoints that are whole or not there, wherever writing them ends."""
 
+import errno
 import json
 import logging
+import os
 import sys
 from itertools import count
 
@@ -100,6 +102,23 @@ def test_a_checkpoint_that_is_cut_off_is_passed_over_and_named(write, caplog, lo
         assert newest_checkpoint(path.parent).name == "step_1"
     assert "step_2 is not used: " in caplog.text
     assert file.name in caplog.text
+
+
+def test_a_checkpoint_on_a_bad_block_is_passed_over_and_named(write, caplog, monkeypatch):
+    write(1)
+    path = write(2)
+    bad, read = (path / "trainer/state.safetensors").stat().st_ino, os.read
+
+    def read_from_a_bad_disk(descriptor, size):
+        if os.fstat(descriptor).st_ino == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(descriptor, size)
+
+    monkeypatch.setattr(checkpoints.os, "read", read_from_a_bad_disk)
+    with caplog.at_level(logging.WARNING):
+        assert newest_checkpoint(path.parent).name == "step_1"
+    assert "step_2 is not used: " in caplog.text
+    assert "state.safetensors cannot be read" in caplog.text
 
 
 def test_only_the_newest_are_kept_and_ten_is_newer_than_nine(write):
