@@ -87,7 +87,7 @@ PROMISES = {
     ),
     "pacing": Promise(
         ("step",),
-        "(cap, mu): groups in the system, at least 1, and a mu of 0 to 1",
+        "(cap, mu): groups in the system, of which a batch is always let in, and a mu of 0 to 1",
         "strategies/pacing.py",
         own.cap_and_mu,
     ),

@@ -21,8 +21,8 @@ class LimitSettings(Section):
     where weights are handed on, to leave when told. More than the longest step of an engine."""
     token_s: float = Field(default=600.0, gt=0)
     """Seconds in which a running response gets at least one token. Then it is interrupted and goes on
-    elsewhere; an instance that gives no token at all twice in a row is closed, and a prompt that this happens
-    to three times is set aside."""
+    elsewhere; an instance that gives no token at all twice in a row is closed, and a prompt is
+    set aside if this happens to one of its responses three times."""
     pull_s: float = Field(default=1800.0, gt=0)
     """Seconds to load a policy version. Raise it where whole models travel over slow links."""
     step_s: float = Field(default=7200.0, gt=0)

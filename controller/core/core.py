@@ -316,7 +316,7 @@ class Core:
         self.scoring.restart()
         self.episodes.restart()
         self.evaluation_schedule.restart()
-        self.training.end_after_last_step()
+        self.training.restart()
 
     def _received(self, peer: str, message: Message) -> None:
         worker = self.state.registry.workers.get(peer)

@@ -94,6 +94,7 @@ def _go_on_evaluating(core: "Core") -> bool:
     if missing:
         text = f"The last evaluation was left out: no {missing[0]} worker is left."
         core.state.warn_once("no last evaluation", text)
+        core.evaluation.is_stopped = True  # nothing else waits for it either
         return False
     core.reports.give_up_lost_evaluation()
     core.evaluation_schedule.run()
@@ -108,9 +109,13 @@ def _go_on_evaluating(core: "Core") -> bool:
 
 
 def _is_at_hand(core: "Core") -> bool:
-    """Whether the last weights can be evaluated without a trainer: they can be pulled, or have been."""
-    steps, instances = core.state.steps, core.state.registry.instances()
-    return core.state.versions.has_reached(steps) or any(i.policy_version >= steps for i in instances)
+    """Whether the last weights can be evaluated without a trainer: an instance has them, or their host's."""
+    steps, versions = core.state.steps, core.state.versions
+    instances = list(core.state.registry.instances())
+    if any(instance.policy_version >= steps for instance in instances):
+        return True
+    last = None if versions.is_lost(steps) else versions.get(steps)
+    return last is not None and any(instance.host == last.host for instance in instances)
 
 
 def _call_off_episodes(state: RunState) -> None:

@@ -96,7 +96,9 @@ class EvaluationRounds:
         """All lines of evaluations.jsonl."""
         self.pending: int | None = None  # version that waits for the round to end
         self.asked = -1  # newest version that was due
-        self.is_stopped = False  # the operator wants the run to end without it
+        self.is_stopped = (
+            False  # the run is to end without it: the operator wants that, or nobody can answer it
+        )
         self.episodes = HeldOutEpisodes(state, self)
         self._next_group = FIRST_EVALUATION_GROUP
 

@@ -19,6 +19,7 @@ from controller.core.state.recent_failures import Failure
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from controller.core.state.told import Key, ToldInstance
+from protocol.ids import TrajectoryId
 from protocol.messages import (
     Generated,
     GenerationFailed,
@@ -31,7 +32,7 @@ from protocol.messages import (
 from strategies.cost_model import step_latency
 
 MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can never be useful again
-MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
+MAX_GENERATION_FAILURES = 3  # of one response; then its prompt is set aside
 URGENT = 0.4  # share of the time until its group is due that a trajectory needs, from which it is short of it
 UNBOUNDED = 1 << 30
 LOOKS = 16  # at a response at least, evenly over its longest: predictions move no faster
@@ -45,7 +46,7 @@ class InstanceReports:
     def __init__(self, state: RunState, evaluation: EvaluationRounds, purposes: Purposes) -> None:
         self.state = state
         self.evaluation, self.purposes = evaluation, purposes
-        self._failures: dict[int, int] = {}
+        self._failures: dict[TrajectoryId, int] = {}  # of responses in the system
 
     # -- what instances say -----------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class InstanceReports:
         self.state.registry.take(instance, member)
         self.state.accounts.counts["generation_failures"] += 1
         self.state.warn_once("generation", f"Generation failed on {instance.name}: {message.reason}")
-        if not self._has_failed_too_often(group, message.reason):
+        if not self._has_failed_too_often(group, member, message.reason):
             self.state.requeue(member)
 
     def on_silent(self, instance: Instance, members: Sequence[Trajectory]) -> None:
@@ -179,18 +180,21 @@ class InstanceReports:
             if group is None or member.peer != instance.peer:
                 continue  # a sibling has had its group set aside
             self.state.accounts.counts["limits/silent"] += 1
-            if not self._has_failed_too_often(group, f"no token came in time, {limit}"):
+            if not self._has_failed_too_often(group, member, f"no token came in time, {limit}"):
                 member.moved_from = instance.peer
         left = [member for member in members if member.peer == instance.peer]
         for peer, attempts in recall.by_peer(left).items():
             self.state.send(peer, Interrupt(attempts))
 
-    def _has_failed_too_often(self, group: Group, reason: str) -> bool:
-        """Count a failure of a group's generation, and set its prompt aside if it was one too many."""
-        self._failures[group.id] = self._failures.get(group.id, 0) + 1
-        if self._failures[group.id] < MAX_GENERATION_FAILURES:
+    def _has_failed_too_often(self, group: Group, member: Trajectory, reason: str) -> bool:
+        """Count a failure of a response, and set its prompt aside if it was one too many.
+
+        An instance that fails once fails all siblings that it has: that is once for each of them.
+        """
+        known = self._failures = {id: n for id, n in self._failures.items() if id.group in self.state.groups}
+        known[member.id] = known.get(member.id, 0) + 1
+        if known[member.id] < MAX_GENERATION_FAILURES:
             return False
-        del self._failures[group.id]
         reason = f"generation failed {MAX_GENERATION_FAILURES} times: {reason}"
         self.purposes.of(group).on_failed(group, reason)
         return True
@@ -237,7 +241,7 @@ class InstanceReports:
         self.state.warn_once(
             "pull", f"{instance.name} could not pull version {message.policy_version}: {message.reason}"
         )
-        if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
+        if instance.pull_failures >= MAX_PULL_FAILURES - 1 and self._is_of_evaluation_alone(message):
             self._give_up_evaluation(f"could not be pulled: {message.reason}")
         return self._at_fault(instance, message) if instance.pull_failures >= MAX_PULL_FAILURES else None
 
@@ -257,9 +261,13 @@ class InstanceReports:
         reason = f"No instance could pull version {version}, which it has published: {message.reason}"
         return PeerFaulted(trainer.peer, reason)
 
-    def _is_newest(self, message: PullFailed) -> bool:
-        newest = self.state.versions.newest
-        return newest is not None and newest.policy_version == message.policy_version
+    def _is_of_evaluation_alone(self, message: PullFailed) -> bool:
+        """Whether the exact evaluation that goes on wants this version, which nobody has, and nobody else."""
+        found, newest, version = self.evaluation.round, self.state.versions.newest, message.policy_version
+        if found is None or not found.is_exact or found.policy_version != version:
+            return False
+        is_newest = newest is not None and newest.policy_version == version
+        return not is_newest and all(i.next_version != version for i in self.state.registry.instances())
 
     def give_up_lost_evaluation(self) -> None:
         """End an evaluation whose version was lost with its trainer, and is not made again."""

@@ -107,6 +107,8 @@ class SharedDevice:
 
     def _is_evaluating(self) -> bool:
         evaluation = self.evaluation
+        if self.state.ending is not None and not evaluation.holds_up_the_end:
+            return False  # the trainer needs the device to save
         if evaluation.is_placing or evaluation.pending is not None:
             return True
         return any(instance.evaluating for instance in self.state.registry.instances())

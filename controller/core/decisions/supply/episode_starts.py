@@ -110,14 +110,20 @@ class EpisodeStarts:
         return episode if episode.is_unbegun else None
 
     def _make_room(self, episode: Episode) -> bool:
-        """Put the youngest group that is only prepared back, for an episode of one that has started."""
+        """Put the youngest group that is only prepared back, for an episode of one that has started.
+
+        Or for an older one that is only prepared, too, where no place will come free by itself.
+        """
         wanting = self.state.groups[episode.group]
         is_first = wanting.is_evaluation and self.evaluation.episodes.is_below_share
-        if wanting.policy_version is None and not is_first:
+        is_prepared = wanting.policy_version is None and not is_first
+        if is_prepared and (wanting.is_evaluation or self._will_free_a_place):
             return False
         prepared = [self.state.groups[id] for id in (*self.state.beginnings.groups, *self.state.fresh)]
         prepared = [group for group in prepared if not group.is_evaluation]
         held = [group for group in prepared if any(one.peer is not None for one in group.episodes)]
+        if is_prepared:
+            held = [group for group in held if group.id > wanting.id]
         if not held:
             return False
         group = max(held, key=lambda group: group.id)
@@ -129,6 +135,16 @@ class EpisodeStarts:
         self.state.rows.appendleft(group.id)
         self.state.accounts.counts["episodes/put_back"] += len(group.episodes)
         return True
+
+    @property
+    def _will_free_a_place(self) -> bool:
+        """Whether an agent worker has an episode of a group that has started, or lacks nobody to start."""
+        groups, lacking = self.state.groups, {id for id, _ in self.state.unbegun}
+        return any(
+            id in groups and (id not in lacking or groups[id].policy_version is not None)
+            for worker in self.state.registry.agents()
+            for id, _ in worker.episodes
+        )
 
     def _begin(self, episode: Episode, worker: AgentWorker | None) -> None:
         assert worker is not None

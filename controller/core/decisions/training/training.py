@@ -200,8 +200,18 @@ class Training:
             waiting=self._waiting(),
         )
         cap, mu = state.strategies.adapt(step)
-        state.pace = state.pace._replace(cap=cap)
+        state.pace = state.pace._replace(cap=max(cap, self._least_cap))
         state.strategy_settings = settings._replace(mu=mu)
+
+    @property
+    def _least_cap(self) -> float:
+        """Groups that make a batch: with fewer in the system none would ever be complete."""
+        return float(self.state.ledger.batch_groups + self.state.ledger.spare_groups)
+
+    def restart(self) -> None:
+        """The controller was started again, perhaps with another configuration."""
+        self.state.pace = self.state.pace._replace(cap=max(self.state.pace.cap, self._least_cap))
+        self.end_after_last_step()
 
     def _waiting(self) -> float:
         """Share of the episodes in flight that wait for their environments; 0 without agents."""
@@ -217,7 +227,7 @@ class Training:
         self._idle_since = self.state.now
         self.state.versions.passed = message.policy_version - 1
         self.trainer_batches.attach(trainer.peer, message.policy_version)
-        self._save_if_due(trainer)
+        self.save_if_due(trainer)
 
     def on_lost(self) -> None:
         """The trainer is gone: its successor goes on from a checkpoint, with the batches kept since."""
@@ -237,7 +247,7 @@ class Training:
             self.trainer_batches.go_on(trainer.peer)
         self.end_after_last_step()
         if self.state.ending is None:
-            self._save_if_due(trainer)
+            self.save_if_due(trainer)
         return is_new
 
     def end_after_last_step(self) -> None:
@@ -306,7 +316,8 @@ class Training:
         """Whether a trainer that is there has something in hand, or awaits the device to save the rest."""
         return self.is_busy or self.checkpoint_of is not None or (self.is_unsaved and not self.may_save)
 
-    def _save_if_due(self, trainer: Worker) -> None:
+    def save_if_due(self, trainer: Worker) -> None:
+        """Ask this trainer, which is ready, for a checkpoint if one is due and nothing comes between."""
         if self.trainer_batches.is_save_due and self.may_save:
             self.save(trainer)
 
@@ -323,7 +334,7 @@ class Training:
             self.trainer_batches.cover(message.policy_version)
             trainer = self.state.registry.trainer()
             if self.state.is_save_wanted and trainer is not None and self.state.ending is None:
-                self._save_if_due(trainer)
+                self.save_if_due(trainer)
 
     def is_awaited(self, policy_version: int) -> bool:
         """Whether this version, the newest, will be published again.

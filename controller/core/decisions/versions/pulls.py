@@ -97,16 +97,7 @@ class Pulls:
         begun = self.state.held_out_queue.newest_level()
         if newest is not None and newest >= min(begun, wanted.policy_version):
             return
-        staleness = self.state.config.staleness
-        may_run_on = staleness.partial_rollout or staleness.keep_kv
-        free = [
-            instance
-            for instance in self.state.registry.instances()
-            if instance.ready
-            and instance.pulling is None
-            and (may_run_on or not instance.running)
-            and not self.state.versions.rests.has(instance.peer, wanted.policy_version)
-        ]
+        free = self._free(self.state.registry.instances(), wanted.policy_version)
         free = self.relay_tree.reachable(free, wanted)
         if free:
             is_newer = {i.id: i.policy_version > wanted.policy_version for i in free}
@@ -168,17 +159,21 @@ class Pulls:
 
     def _behind(self, instances: Iterable[Instance], newest: int) -> list[Instance]:
         """Those of them that have an older version and may pull."""
+        older = [instance for instance in instances if instance.policy_version < newest]
+        return [one for one in self._free(older, newest) if not self.evaluation.holds(one)]
+
+    def _free(self, instances: Iterable[Instance], policy_version: int) -> list[Instance]:
+        """Those of them that may be told to pull this version now."""
         staleness, rests = self.state.config.staleness, self.state.versions.rests
         may_run_on = staleness.partial_rollout or staleness.keep_kv
         return [
             instance
             for instance in instances
-            if instance.policy_version < newest
+            if instance.ready
             and instance.pulling is None
-            and instance.ready
+            and instance.device != "releasing"
             and (may_run_on or not instance.running)
-            and not rests.has(instance.peer, newest)
-            and not self.evaluation.holds(instance)
+            and not rests.has(instance.peer, policy_version)
         ]
 
     def _view(self, instance: Instance, useful: int) -> SyncView:

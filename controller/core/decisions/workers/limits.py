@@ -389,11 +389,12 @@ class Limits:
         """
         if self._ending_since is None:
             self._ending_since = self.state.awake_s
-        until = self._end_at()
-        return until is None or not self._is_past(until)
+        return "trainer" not in self._absent or self._end_at() is not None
 
     def _end_at(self) -> float | None:
+        """Until when that trainer is awaited; None if it is not, or no longer."""
         gone_since = self._absent.get("trainer")
         if self._ending_since is None or gone_since is None or self.state.finished:
             return None
-        return max(self._ending_since, gone_since) + self.limit_s("end")
+        until = max(self._ending_since, gone_since) + self.limit_s("end")
+        return None if self._is_past(until) else until

@@ -12,12 +12,14 @@ from controller.config.models import Config, StalenessSettings
 from controller.config.pluggable import BUILT_IN
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
+from controller.core.events import Restarted
 from protocol.errors import ConfigError
 from strategies.admission import adaptive, by_cap, whole_window
 from strategies.kinds import STRATEGIES, Strategies, key_of
 from strategies.routing import ROUTINGS, Routing, by_marginal_gain
 from strategies.views import KNOBS, Settings
 from tests.support.answered_run import AnsweredRun
+from tests.support.core_run import Run
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "strategies.md"
 
@@ -99,17 +101,25 @@ def test_each_setting_of_strategies_is_a_key_of_the_configuration_or_measured():
     assert (settings.keeps_kv, settings.uses_prediction, settings.mu) == (True, False, 0.5)
 
 
-def test_a_pacing_of_the_users_sets_the_cap_and_mu_after_each_measured_step(tmp_path):
+@pytest.mark.parametrize(("cap", "held"), [(7.0, 7.0), (1.0, 2.0)], ids=["more", "less than a batch"])
+def test_a_pacing_of_the_users_sets_the_cap_and_mu_after_each_measured_step(tmp_path, cap, held):
     run = AnsweredRun(tmp_path / "run.db", steps=3)
     seen = []
 
     def watched(step):
         seen.append(len(step.pace.periods))
-        return 7.0, 0.25
+        return cap, 0.25
 
     run.core.state.strategies = replace(run.core.state.strategies, adapt=watched)
     run.to_the_end()
     run.store.close()
     assert seen, "no step was measured"
-    assert run.core.state.pace.cap == 7.0
+    assert run.core.state.pace.cap == held
     assert run.core.state.strategy_settings.mu == 0.25
+
+
+def test_a_run_whose_cap_let_no_batch_become_complete_goes_on_after_a_restart():
+    run = Run()
+    run.core.state.pace = run.core.state.pace._replace(cap=1.0)  # of a release that let it be so
+    run.do(Restarted(run.config.model_dump_json(), "", ()))
+    assert run.core.state.pace.cap == 2.0

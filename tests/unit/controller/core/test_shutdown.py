@@ -1,17 +1,25 @@
 """The end of a run: when the data is over, what is saved and evaluated first, and what is called back."""
 
+import pytest
+
 from controller.core import shutdown
 from controller.core.commands import Finish, Warn
-from controller.core.events import PromptsRead, StopRequested, Tick, WorkerExited
+from controller.core.events import HeldOutRead, PromptsRead, StopRequested, Tick, WorkerExited
+from controller.core.state.groups import FIRST_EVALUATION_GROUP as HELD
 from protocol.messages import (
     Abort,
+    Attach,
+    Beat,
     CheckpointSaved,
     Close,
     Detach,
     GroupScored,
     PromptsEncoded,
+    Ready,
+    Route,
     SaveCheckpoint,
     Score,
+    Serving,
     TrainStepFinished,
 )
 from tests.support.core_run import Run
@@ -110,3 +118,58 @@ def test_a_trainer_from_outside_is_awaited_and_the_reason_says_how_long():
     assert "77 s for another one (limits.end_s)" in text
     run.attach("second", "trainer")
     assert not run.core.state.finished
+
+
+class Scattered(Run):
+    """The trainer is from outside and the instance on another host; one held-out prompt is evaluated."""
+
+    def __init__(self, **sections) -> None:
+        evaluation = {"every_steps": 1, "samples": 1, "data": {"a": {"path": "-"}}}
+        super().__init__(
+            run={"steps": 1}, trainer={"batch_groups": 1, "local": False}, evaluation=evaluation, **sections
+        )
+        self.say("trainer", Serving("tcp://10.0.0.1:1"))
+        self.say("rollout-0", Serving("tcp://10.0.0.2:1"))
+        self.held_out(HELD)
+        routes = self.sent(Route) + self.start_groups(1)
+        for route in routes:
+            self.generate(route, 3)
+        for group in (HELD, 0):
+            self.say("reward-0", GroupScored(group, 1, (1.0, 0.0)[: 1 if group == HELD else 2]))
+        self.say("trainer", TrainStepFinished(1, 0.1, ()))
+
+    def attach(self, name, role):
+        self.say(name, Attach(role, name, 1, "there" if role == "rollout" else "here"))
+        self.say(name, Ready(0, 4 if role == "rollout" else 0, 1000 if role == "rollout" else 0))
+
+    def held_out(self, group):
+        """The prompt is read and encoded."""
+        self.do(HeldOutRead(group, ("a",), "digest"))
+        self.say("reward-0", PromptsEncoded(((group, 3),), ()))
+
+    def beat_until_the_end(self):
+        """Whether the run ends with nobody but the workers that are there, within an hour."""
+        while not self.core.state.finished and self.now < 3600.0:
+            for peer in list(self.core.state.registry.workers):
+                self.say(peer, Beat(), at=self.now + 1.0)
+                if self.core.state.finished:
+                    break
+        return self.core.state.finished
+
+
+@pytest.mark.parametrize("lost_before", [False, True])
+def test_the_last_evaluation_is_left_out_if_nobody_can_get_the_last_version(lost_before):
+    """It is published, but lies where the trainer was, who is gone, and the instance is elsewhere."""
+    run = Scattered(limits={"end_s": 60.0})
+    if lost_before:  # with its version unsaved: then it was awaited once already
+        run.say("trainer", Detach("its node is gone"))
+        run.attach("trainer", "trainer")
+        run.say("trainer", TrainStepFinished(1, 0.1, ()))
+    run.publish(1)
+    run.say("trainer", CheckpointSaved(1, "step_1"))
+    run.held_out(run.core.evaluation.round.first_group)
+    assert not run.core.state.finished
+    run.say("trainer", Detach("the limit of its job"))
+    assert run.beat_until_the_end()
+    assert run.core.state.ending_is_success
+    assert 60.0 < run.now < 75.0

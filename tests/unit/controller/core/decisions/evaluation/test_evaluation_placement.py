@@ -166,10 +166,29 @@ def test_an_exact_evaluation_whose_version_cannot_be_had_any_more_is_given_up_by
     run.say("rollout-0", messages.Detach("preempted"))
     run.attach("rollout-1", "rollout")
     run.say("rollout-1", messages.PullFailed(0, "no such file"))
+    assert run.reports() == [], "it may have been the network"
+    run.say("rollout-1", messages.PullFailed(0, "no such file"))
     (line,) = run.reports()
     assert (line["failed"], line["prompts"]) == (1, 0)
     assert "version 0 could not be pulled: no such file" in line["failures"][0]
     assert [pull.policy_version for pull in run.sent(messages.Pull)] == [1]
+
+
+def overtaken():
+    """Version 0 is evaluated on rollout-0, and rollout-1 was about to pull it when version 1 came out."""
+    run = Evaluated(prompts=1)
+    run.encode()
+    run.attach("rollout-1", "rollout")
+    assert [pull.policy_version for pull in run.sent(messages.Pull)] == [0]
+    run.publish(1, "w", "digest")
+    return run
+
+
+def test_a_failed_pull_does_not_end_an_evaluation_that_another_instance_answers():
+    run = overtaken()
+    run.say("rollout-1", messages.PullFailed(0, "connection reset"))
+    assert run.reports() == []
+    assert run.core.evaluation.in_words() == "version 0: 0 of 1 prompts"
 
 
 def test_rows_that_nobody_asked_for_are_dropped():

@@ -1,7 +1,12 @@
 """Who has the device of a colocated run: what each side is told, in order, by events said by hand."""
 
-from controller.core.commands import Send, Spawn
-from controller.core.events import PeerFaulted, Restarted, WorkerExited
+import pytest
+
+from controller.config.models import Config
+from controller.core.commands import Finish, Send, Spawn
+from controller.core.events import HeldOutRead, PeerFaulted, Restarted, StopRequested, WorkerExited
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.simulation import Simulation
 from protocol import messages
 from protocol.messages import Attach, Delta, Generated, Interrupt, Pull, Release, Released, Route, Take, Train
 from tests.support.core_run import Run
@@ -63,6 +68,18 @@ def batch_complete(**sections):
 
 def hand_back(run, attempts, tokens=2):
     run.say("rollout-0", Generated.of(tuple(Delta(*one, 0, tokens, 0, "interrupt") for one in attempts)))
+
+
+def given(run):
+    """What rollout-0 runs: attempts, and how many tokens each began with."""
+    told = run.core.state.registry.workers["rollout-0"].told.given
+    return [(key, told[key].known) for key in told]
+
+
+def hand_back_as_given(run, running):
+    """Without a token of version 1."""
+    deltas = [Delta(*key, known, 0, 1, "interrupt") for key, known in running]
+    run.say("rollout-0", Generated.of(tuple(deltas)))
 
 
 def test_a_trainer_takes_the_device_before_it_loads_its_model_and_an_instance_waits_for_it():
@@ -158,3 +175,76 @@ def test_after_a_restart_nobody_has_the_device():
     run.do(Restarted(run.config.model_dump_json(), "", ()))
     assert run.is_of("changing") or run.is_of("rollout")
     assert all(worker.device != "held" for worker in run.core.state.registry.workers.values())
+
+
+def test_a_checkpoint_that_an_operator_wants_while_instances_have_the_device_is_written():
+    run, attempts = batch_complete(run={"steps": 5})
+    hand_back(run, attempts)
+    run.released("rollout-0")
+    run.say("trainer", messages.TrainStepFinished(1, 0.1, ()))
+    run.say("trainer", messages.PolicyPublished(1, "v1", "digest1", 1, 0.1))
+    run.released("trainer")
+    run.say("rollout-0", messages.Pulled(1, "digest1", 0.1))
+    running = given(run)
+    run.say("operator", messages.Control("checkpoint", "", "me", "before maintenance"))
+    hand_back_as_given(run, running)
+    run.released("rollout-0")
+    assert run.orders() == [("trainer", "Take")]
+    assert [save.policy_version for save in run.sent(messages.SaveCheckpoint)] == [1]
+    run.say("trainer", messages.CheckpointSaved(1, "step_1"))
+    assert run.orders() == [("trainer", "Release")]
+
+
+HELD = FIRST_EVALUATION_GROUP
+HELD_OUT = {"every_steps": 1, "at_start": False, "samples": 1, "data": {"a": {"path": "-"}}}
+
+
+def evaluated_after_a_step(**sections):
+    """Version 1 is unsaved and is being evaluated on the device; the attempts of all that runs."""
+    run, attempts = batch_complete(run={"steps": 5}, evaluation=HELD_OUT, **sections)
+    hand_back(run, attempts)
+    run.released("rollout-0")
+    run.say("trainer", messages.TrainStepFinished(1, 0.1, ()))
+    run.say("trainer", messages.PolicyPublished(1, "v1", "digest1", 1, 0.1))
+    run.do(HeldOutRead(HELD, ("a", "a"), "digest"))
+    run.released("trainer")
+    run.say("reward-0", messages.PromptsEncoded(((HELD, 3), (HELD + 1, 3)), ()))
+    run.say("rollout-0", messages.Pulled(1, "digest1", 0.1))
+    return run, given(run)
+
+
+def test_a_run_that_is_stopped_during_an_evaluation_gives_the_trainer_the_device_to_save():
+    run, running = evaluated_after_a_step()
+    run.do(StopRequested("enough"))
+    assert ("rollout-0", "Release") in run.orders()
+    hand_back_as_given(run, running)
+    run.released("rollout-0")
+    assert run.orders() == [("trainer", "Take")]
+    assert [save.policy_version for save in run.sent(messages.SaveCheckpoint)] == [1]
+    run.say("trainer", messages.CheckpointSaved(1, "step_1"))
+    assert run.commands[-1] == Finish(True, "enough")
+
+
+def test_an_instance_that_is_leaving_is_not_told_to_pull_for_an_evaluation():
+    run, running = evaluated_after_a_step()
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    run.say("second", Attach("trainer", "trainer", 2, "here"))
+    assert ("rollout-0", "Release") in run.orders()
+    hand_back_as_given(run, running)
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    assert run.orders() == [], "it leaves the device first"
+    run.released("rollout-0")
+    assert run.orders()[0] == ("rollout-0", "Pull")
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_colocated_runs_whose_checkpoints_overlap_with_batches_come_to_their_end(every):
+    """A batch may be trained while a checkpoint is written, whose successor is due when that is there."""
+    sections = {
+        "run": {"steps": 12},
+        "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 200, "max_running": 64},
+        "trainer": {"batch_groups": 4, "checkpoint_steps": every},
+        "staleness": {"max_staleness": 1, "in_flight_batches": "all"},
+    }
+    outcome = Simulation(Config.model_validate({"placement": "colocated", **sections})).run()
+    assert outcome.reason == "All 12 train steps are made."

@@ -13,6 +13,18 @@ def test_a_worker_with_room_for_less_than_a_group_takes_one_all_the_same_and_no_
     assert sorted(run.begins) == [(0, 0), (0, 1)]
 
 
+def test_groups_that_lost_half_of_their_places_to_each_other_are_made_ready_one_after_the_other():
+    """Four are prepared, the last environment of each is slow, and one of two workers goes for good."""
+    run = AgentRun(prompts=8, agents=2, capacity=4, agent={"workers": 0, "prepare_groups": 4})
+    for group, episode in sorted(run.begins):
+        if episode == 0:
+            run.ask(group, episode)
+    run.lose("agent-1")
+    (worker,) = run.core.state.registry.agents()
+    assert {(0, 0), (0, 1)} <= worker.episodes.keys(), "the oldest is whole, so that it can start"
+    assert run.counts["episodes/put_back"]
+
+
 @pytest.mark.parametrize(
     ("limits", "key"),
     [
