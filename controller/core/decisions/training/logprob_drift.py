@@ -18,6 +18,8 @@ CUT = 0.01  # probability; 0.0007 at most in the 140 steps of a quickstart at st
 ERRORS = 4.0  # standard errors on top of these: by chance once in 30,000 batches
 FRESH_TOKENS = 100  # that tell a temperature
 LEAST_KL = 1e-6  # nats; of rounding in float32 1e-11 at most, of a temperature 5 % off 2e-4
+OF_CUT = {"engine/cut", "engine/cut_error"}  # figures that tell of one kind only together
+OF_TEMPERATURE = {"engine/temperature", "engine/temperature_error", "engine/fresh_tokens"}
 
 
 class LogprobDrift:
@@ -31,7 +33,7 @@ class LogprobDrift:
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
         """One warning for each kind of drift that begins with this batch.
 
-        A metric without a figure says nothing about its kind.
+        Metrics that lack a figure of a kind say nothing about that kind.
         """
         new: list[str] = []
         for kind, text in self._judge(metrics):
@@ -46,11 +48,11 @@ class LogprobDrift:
         """(kind, what is wrong or None) of what these metrics tell."""
         if (gap := metrics.get(GAP)) is not None:
             yield "gap", self._gap(gap, metrics.get("mismatch_kl", 0.0))
-        cut = _cut(metrics) if "engine/cut" in metrics else None
-        if "engine/cut" in metrics:
+        cut = None
+        if metrics.keys() >= OF_CUT:
+            cut = _cut(metrics)
             yield "cut", cut
-        # a cut looks a little like another temperature
-        if "engine/temperature" in metrics and metrics["engine/fresh_tokens"] >= FRESH_TOKENS and not cut:
+        if _tells_temperature(metrics) and not cut:  # a cut looks a little like another temperature
             yield "temperature", _temperature(metrics)
 
     def _gap(self, gap: float, kl: float) -> str | None:
@@ -77,11 +79,15 @@ def is_other_temperature(metrics: Mapping[str, float]) -> bool:
 
     A policy that is sure of every token has no slope to measure but that of rounding.
     """
-    if "engine/temperature" not in metrics or metrics["engine/fresh_tokens"] < FRESH_TOKENS:
+    if not _tells_temperature(metrics):
         return False
     off = abs(metrics["engine/temperature"] - 1)
     is_far = off > TEMPERATURE + ERRORS * metrics["engine/temperature_error"]
     return is_far and metrics.get("engine/fresh_kl", inf) > LEAST_KL
+
+
+def _tells_temperature(metrics: Mapping[str, float]) -> bool:
+    return metrics.keys() >= OF_TEMPERATURE and metrics["engine/fresh_tokens"] >= FRESH_TOKENS
 
 
 def _temperature(metrics: Mapping[str, float]) -> str | None:

@@ -1,6 +1,10 @@
 """An engine at another temperature, or with a cut distribution, is worth a sentence; rounding is not."""
 
+import pytest
+
 from controller.core.decisions.training.logprob_drift import LogprobDrift
+from protocol.messages import GroupScored, TrainStepFinished
+from tests.support.core_run import Run
 
 SOUND = {
     "logprob_gap_p99": 0.1,
@@ -68,3 +72,25 @@ def test_weights_so_far_off_that_no_temperature_fits_break_nothing():
     assert told is None
     drift = LogprobDrift(1.0)
     assert drift.observe(1, {"engine/fresh_kl": 5.0, "engine/fresh_tokens": 5000.0}) is None
+
+
+FIGURES = [name for name in SOUND if name.startswith("engine/")]
+
+
+@pytest.mark.parametrize("left_out", FIGURES)
+def test_a_trainer_that_leaves_out_one_figure_of_a_kind_says_nothing_about_that_kind(left_out):
+    drift = LogprobDrift(1.0)
+    bad = SOUND | {"engine/temperature": 0.9, "engine/cut": 0.3}
+    told = drift.observe(1, {name: value for name, value in bad.items() if name != left_out})
+    assert ("distribution, as if the rest were cut off" in told) is ("cut" not in left_out)
+    assert ("times the trainer's temperature" in told) is ("cut" in left_out)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_trainer_that_reports_one_figure_alone_stays_in_the_run(name):
+    run = Run(trainer={"batch_groups": 1}, run={"steps": 9})
+    for route in run.start_groups(1):
+        run.generate(route, 3)
+    run.say("reward-0", GroupScored(0, 1, (1.0, 0.0)))
+    run.say("trainer", TrainStepFinished(1, 0.1, ((name, 1.0),)))
+    assert run.core.state.steps == 1
