@@ -179,12 +179,11 @@ def numbers_of_turns(answer: Foreign, arguments: Arguments) -> tuple[tuple[float
     return found
 
 
-def sort_key(answer: Foreign, arguments: Arguments) -> Foreign:
-    """A number, or a tuple of numbers, so that all can be compared."""
+def sort_key(answer: Foreign, arguments: Arguments) -> tuple[int | float, ...]:
+    """A tuple of numbers, of one where a number was answered, so that all can be compared."""
     del arguments
-    if isinstance(answer, tuple):
-        return tuple(map(_number, cast("tuple[Foreign, ...]", answer)))
-    return _number(answer)
+    parts = cast("tuple[Foreign, ...]", answer) if isinstance(answer, tuple) else (answer,)
+    return tuple(map(_number, parts))
 
 
 def _number(answer: Foreign) -> int | float:

@@ -180,13 +180,30 @@ def test_objects_with_a_call_and_parts_of_functions_are_strategies_too(own):
 def test_the_order_of_a_routing_is_held_to_its_promise_too(own):
     code = "def decide(work, instances, settings):\n    return instances[0].id\n\n\n"
     code += "def least(instance, settings):\n    return {} \ndecide.order = least\n"
-    assert load_strategy("routing", own(code.format("(1, 2.5)"))).order(INSTANCES[0], SETTINGS) == (1, 2.5)
+    for answer, key in (("(1, 2.5)", (1, 2.5)), ("3", (3,)), ("True", (1,)), ("()", ())):
+        assert load_strategy("routing", own(code.format(answer))).order(INSTANCES[0], SETTINGS) == key
     with pytest.raises(
         PluginError, match=r"staleness\.routing \(its `order`\): least \(.*line 6\) raised NameError"
     ):
         load_strategy("routing", own(code.format("nothing"))).order(INSTANCES[0], SETTINGS)
     with pytest.raises(PluginError, match="answered None, which is no number"):
         load_strategy("routing", own(code.format("None"))).order(INSTANCES[0], SETTINGS)
+    for answer in ("(1, None)", "(1, float('nan'))", "(1, (2, 3))", "(1, '2')"):
+        with pytest.raises(PluginError, match="which is no number"):
+            load_strategy("routing", own(code.format(answer))).order(INSTANCES[0], SETTINGS)
+
+
+def test_a_run_goes_on_where_an_order_answers_a_number_for_some_instances_and_a_tuple_for_others(
+    own, tmp_path
+):
+    code = "def decide(work, instances, settings):\n"
+    code += "    return next((i.id for i in instances if i.running < i.capacity), None)\n\n\n"
+    code += "def order(instance, settings):\n"
+    code += "    return (instance.running, instance.resident_tokens) if instance.running else 0\n\n\n"
+    code += "decide.order = order\n"
+    run = AnsweredRun(tmp_path / "run.db", routing=own(code))
+    run.to_the_end()
+    assert run.core.state.steps == 4
 
 
 def test_built_in_strategies_are_not_wrapped():
