@@ -81,7 +81,7 @@ PROMISES = {
     ),
     "schedule": Promise(
         ("view",),
-        "a list of numbers from 0 up, one per source in its `sources`, not all 0",
+        "a list of numbers from 0 up, one per source in its `sources`, not all 0, whose sum is finite",
         "strategies/schedules.py",
         own.weights,
     ),

@@ -149,14 +149,14 @@ def verdict(answer: Foreign, arguments: Arguments) -> bool:
 
 
 def weights(answer: Foreign, arguments: Arguments) -> list[float]:
-    """A weight per source of the view, not all 0."""
+    """A weight per source of the view, not all 0, whose sum is finite."""
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping | set | frozenset):
         raise Unusable(", which is no list")
     found = [float(_number(each)) for each in cast("Iterable[Foreign]", answer)]
     if len(found) != len(arguments[0].sources):
         raise Unusable(f", which are {len(found)} weights for {len(arguments[0].sources)} sources")
-    if not all(0 <= each < math.inf for each in found) or not sum(found):
-        raise Unusable(", which are no weights: each is 0 or more, and one is more")
+    if min(found, default=0.0) < 0 or not 0 < sum(found) < math.inf:
+        raise Unusable(", which are no weights: each is 0 or more, one is more, and their sum is finite")
     return found
 
 

@@ -1,7 +1,7 @@
 """How much each source of prompts gives: `schedule(view) -> weights`, one per source, from 0 up.
 
-Weights are relative; a source that has ended is left out, whatever its weight. They are asked for when
-prompts are read, which is some batches before these are trained.
+Weights are relative, and their sum is finite; a source that has ended is left out, whatever its weight. They
+are asked for when prompts are read, which is some batches before these are trained.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,7 +4,8 @@ Invariant: pure; a rule names the fields that it reads, what their values are, a
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import inf
 
 from controller.config.data import DataSettings, RowSettings
 from controller.config.models import Config
@@ -98,13 +99,25 @@ def _source_problems(data: DataSettings) -> Iterator[Problem]:
             f"has {names[twice[0]]} sources named {twice[0]!r}, so that no message could tell them apart; "
             "give each a `name` of its own.",
         )
-    if not sum(one.weight for one in data.sources):
-        yield (
-            ("data.sources",),
-            "has weights that sum to 0 "
-            f"({', '.join(f'{one.name} {one.weight:g}' for one in data.sources)}), so that nothing could "
-            "be read; give at least one source a weight above 0.",
+    if wrong := _wrong_sum([(one.name, one.weight) for one in data.sources]):
+        yield ("data.sources",), f"has weights that {wrong}"
+
+
+def _wrong_sum(weights: Sequence[tuple[str, float]]) -> str:
+    """What is wrong with the sum of the weights of sources, and what to do; "" if nothing is."""
+    total = sum(weight for _, weight in weights)
+    listed = ", ".join(f"{name} {weight:g}" for name, weight in weights)
+    if not total:
+        return (
+            f"sum to 0 ({listed or 'none'}), so that nothing could be read; give at least one source a "
+            "weight above 0."
         )
+    if total == inf:
+        return (
+            f"sum to more than a number can hold ({listed}), so that no source would have a share; expected "
+            "a finite sum. Divide them all by the same number: only their ratio counts."
+        )
+    return ""
 
 
 def _length_problems(data: DataSettings, most: int) -> Iterator[Problem]:
@@ -165,8 +178,5 @@ def _stage_problems(data: DataSettings) -> Iterator[Problem]:
                 (f"data.stages.{number}.weights", "data.sources"),
                 f"names {unknown[0]!r}, which is no source; data.sources has {', '.join(names) or 'none'}.",
             )
-        elif not sum(stage.weights.values()):
-            yield (
-                (f"data.stages.{number}.weights",),
-                "sum to 0, so that nothing could be read in this stage; give at least one source a weight.",
-            )
+        elif wrong := _wrong_sum([*stage.weights.items()]):
+            yield (f"data.stages.{number}.weights",), wrong

@@ -12,6 +12,8 @@ from controller.core.state.source_mixture import Mixture
 from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.host.resumed_run import derive
+from protocol.errors import PluginError
+from strategies.kinds import hold
 from strategies.schedules import SCHEDULES
 from tests.support.answered_run import AnsweredRun
 
@@ -95,6 +97,14 @@ def test_prompts_that_did_not_come_are_asked_for_again_in_their_order(tmp_path):
     assert [group.source for group in run.core.state.groups.values()] == list(asked[:5])
 
 
+@pytest.mark.parametrize("weights", [[1e308, 1e308], [0.0, 0.0], [2.0, -1.0], [float("inf"), 1.0]])
+def test_weights_of_the_users_that_give_no_source_a_share_are_refused_in_a_sentence(weights):
+    mixture, schedule = Mixture(settings(), 0), hold("schedule", lambda view: weights)
+    with pytest.raises(PluginError, match=r"which are no weights: .* and their sum is finite\. It was given"):
+        mixture.choose(4, 0, schedule)
+    assert mixture.asked == ()
+
+
 @pytest.mark.parametrize("events", [12, 40, 77, 200])
 @pytest.mark.parametrize("schedule", ["constant", "pass_rate"])
 def test_a_killed_run_has_the_same_mixture_after_its_journal_is_replayed(tmp_path, events, schedule):
@@ -117,6 +127,10 @@ def staged(*, from_step: int = 0, weights: dict[str, float]) -> dict[str, object
     ("data", "words"),
     [
         ({"sources": [A | {"weight": 0}, B | {"weight": 0}]}, r"weights that sum to 0 \(a 0, b 0\)"),
+        (
+            {"sources": [A | {"weight": 1e308}, B | {"weight": 1e308}]},
+            r"weights that sum to more than a number can hold \(a 1e\+308, b 1e\+308\)",
+        ),
         ({"sources": [{"path": "x/a.jsonl"}, {"path": "y/a.jsonl"}]}, "2 sources named 'a'"),
         ({"path": "c", "sources": [A]}, "keep one of the two"),
         ({"sources": [{}]}, "is empty; name a file"),
@@ -125,6 +139,7 @@ def staged(*, from_step: int = 0, weights: dict[str, float]) -> dict[str, object
         (staged(from_step=3, weights={"a": 1}), "expected 0 first"),
         (staged(weights={"aa": 1}), "names 'aa', which is no source; data.sources has a, b"),
         (staged(weights={"a": 0}), "sum to 0"),
+        (staged(weights={"a": 1e308, "b": 1e308}), r"^sum to more than a number can hold .* finite sum"),
         ({"min_chars": 9, "max_chars": 8}, "no prompt is left"),
         ({"prompt": "{q}", "columns": {"prompt": "q"}}, "keep one"),
     ],
