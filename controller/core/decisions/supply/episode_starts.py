@@ -4,6 +4,8 @@ Invariants: what has started goes before what is only prepared, and takes its pl
 no other; held-out episodes have their share.
 """
 
+from heapq import heapify, heappop, heappush
+
 from controller.core.effects import trials, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.state.agents.episodes import LIVE_GROUPS, Episode
@@ -12,6 +14,9 @@ from controller.core.state.registry import AgentWorker
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
 from protocol.messages import Begin
+
+Line = list[tuple[bool, bool, int, int]]
+"""A heap of episodes that wait for a worker: (is only prepared, is of training, group, number)."""
 
 
 class EpisodeStarts:
@@ -24,8 +29,9 @@ class EpisodeStarts:
         """Begin what is to be begun, where there is room."""
         if not self.state.config.agent.is_on or not self._has_any:
             return
+        line = self._line()
         while (worker := self._freest()) is not None:
-            episode = self._next()
+            episode = self._next(line)
             if episode is None:
                 return
             if not self._has_room(worker) and not self._make_room(episode):
@@ -58,31 +64,49 @@ class EpisodeStarts:
     def _episodes_per_group(self) -> int:
         return self.state.config.rollout.group_size + self.state.config.staleness.spare_responses
 
-    def _next(self) -> Episode | None:
-        """What has started first, then what is being prepared, then another group; the oldest of each."""
+    def _line(self) -> Line:
+        """All that wait, without those whose group has left; looked at once, however many of them begin."""
         for key in [key for key in self.state.unbegun if self._find(*key) is None]:
-            del self.state.unbegun[key]  # its group has left
-
-        def order(key: tuple[int, int]) -> tuple[bool, bool, int, int]:
-            is_training = key[0] < FIRST_EVALUATION_GROUP
-            return self.state.groups[key[0]].policy_version is None, is_training, *key
-
+            del self.state.unbegun[key]
         is_ending = self.state.ending is not None
-        keys = (key for key in self.state.unbegun if not is_ending or key[0] >= FIRST_EVALUATION_GROUP)
-        first = min(keys, key=order, default=None)
-        if first is not None and order(first) < (True, True):  # a prepared group of training may wait
-            return self._find(*first)
+        line = [
+            self._place(*key)
+            for key in self.state.unbegun
+            if not is_ending or key[0] >= FIRST_EVALUATION_GROUP
+        ]
+        heapify(line)
+        return line
+
+    def _place(self, group_id: int, number: int) -> tuple[bool, bool, int, int]:
+        is_prepared = self.state.groups[group_id].policy_version is None
+        return is_prepared, group_id < FIRST_EVALUATION_GROUP, group_id, number
+
+    def _first(self, line: Line) -> Episode | None:
+        """The first of the line; those before it that have begun, or wait no more, are taken out."""
+        while line:
+            episode = self._find(*line[0][2:])
+            if episode is not None:
+                return episode
+            heappop(line)
+        return None
+
+    def _next(self, line: Line) -> Episode | None:
+        """What has started first, then what is being prepared, then another group; the oldest of each."""
+        first = self._first(line)
+        if first is not None and line[0] < (True, True):  # a prepared group of training may wait
+            return first
         held_out, share = self.evaluation.episodes.next(), self.evaluation.episodes
-        if held_out is not None and (share.is_below_share or not (first or self._is_preparing_more)):
+        is_other = first is not None or self._is_preparing_more
+        if held_out is not None and (share.is_below_share or not is_other):
             self.evaluation.episodes.on_begun(held_out)
-            return self._first_of(held_out)
+            return self._first_of(held_out, line)
         if first is not None:
-            return self._find(*first)
-        if is_ending or not self._is_preparing_more:
+            return first
+        if self.state.ending is not None or not self._is_preparing_more:
             return None
         group = self.state.groups[self.state.rows.popleft()]
         group.begin(self._episodes_per_group)
-        return self._first_of(group)
+        return self._first_of(group, line)
 
     @property
     def _is_preparing_more(self) -> bool:
@@ -96,10 +120,12 @@ class EpisodeStarts:
             count = sum(id < FIRST_EVALUATION_GROUP for id in beginning)
         return len(self.state.fresh) + count < most
 
-    def _first_of(self, group: Group) -> Episode:
-        """Of a group whose episodes are to be begun."""
+    def _first_of(self, group: Group, line: Line) -> Episode:
+        """Of a group whose episodes are to be begun, and join the line."""
         self.state.beginnings.groups[group.id] = None
-        self.state.unbegun |= dict.fromkeys((group.id, episode.number) for episode in group.episodes)
+        for episode in group.episodes:
+            self.state.unbegun[group.id, episode.number] = None
+            heappush(line, self._place(group.id, episode.number))
         return group.episodes[0]
 
     def _find(self, group_id: int, number: int) -> Episode | None:

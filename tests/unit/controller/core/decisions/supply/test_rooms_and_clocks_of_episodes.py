@@ -4,6 +4,7 @@ import pytest
 
 from controller.core.commands import Warn
 from controller.core.events import Tick
+from protocol.messages import Attach, Ready
 from tests.support.agent_run import AgentRun
 from tests.unit.controller.core.decisions.supply.test_episodes import PATIENT
 
@@ -39,3 +40,38 @@ def test_the_limit_that_a_silent_environment_has_passed_is_named(limits, key):
     commands = run.do(Tick(), at=run.core.next_deadline())
     told = [command.text for command in commands if isinstance(command, Warn)]
     assert any("was silent for" in text and key in text for text in told), told
+
+
+class Seen(dict):
+    """The groups of a run, which counts how often one is looked up."""
+
+    count = 0
+
+    def __getitem__(self, key):
+        self.count += 1
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self.count += 1
+        return super().get(key, default)
+
+
+def looks_at_groups(episodes: int) -> int:
+    """How often groups are looked up while a worker takes so many episodes that another has lost."""
+    many = {"agent": {"workers": 0, "prepare_groups": episodes // 2, "concurrency": episodes}}
+    run = AgentRun(prompts=episodes, agents=0, **many)
+    run.join("agent-0", episodes)
+    assert len(run.begins) == episodes
+    run.lose("agent-0")
+    run.begins.clear()
+    run.say("agent-1", Attach("agent", "agent-1", 1, "here"))
+    run.core.state.groups = seen = Seen(run.core.state.groups)
+    run.say("agent-1", Ready(0, episodes, 0))
+    assert len(run.begins) == episodes
+    assert len(run.core.state.unbegun) == 0
+    return seen.count
+
+
+def test_episodes_that_begin_at_once_are_looked_at_a_few_times_each_however_many_they_are():
+    few, many = looks_at_groups(32), looks_at_groups(256)
+    assert many < 1.5 * 256 / 32 * few
