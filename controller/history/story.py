@@ -4,7 +4,7 @@ Invariants: what is told was re-derived by the core; nothing of it was written d
 core is taken up, and where it is left, changes no line.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, get_args
 
 import msgpack
@@ -30,26 +30,29 @@ class Beginning(NamedTuple):
     until: int | None = None  # the last event that names the group, if that is known
 
 
-def story(
-    recording: Recording,
-    group: int,
-    *,
-    on_turn: Callable[[Replayed], None] = lambda turn: None,
-    begin: Beginning | None = None,
-) -> Iterator[str]:
-    """Lines of the story of a group, in order. `on_turn` hears of each event that is stepped through.
+def story(recording: Recording, group: int, *, begin: Beginning | None = None) -> Iterator[str]:
+    """Lines of the story of a group, in order.
 
     `begin`: where the core is taken up, by default the newest snapshot in which the prompt had not been read
     yet; it ends after the last event that can be about it. Raises: RunError if no event or command names the
     group.
     """
+    begin = begin or beginning(recording, group)
+    for _, lines in told_turns(recording, group, begin):
+        yield from lines
+
+
+def told_turns(recording: Recording, group: int, begin: Beginning) -> Iterator[tuple[Replayed, list[str]]]:
+    """Each event of the story that is stepped through, and the lines that it adds, mostly none.
+
+    Who stops in between may go on later. Raises: as `story` does.
+    """
     _refuse_unread(recording, group)
-    core, after, names, last_word = begin or beginning(recording, group)
+    core, after, names, last_word = begin
     until: int | None = None  # the last event that can be told of; None while the group is in the system
     before, is_told, was_there = "", False, False
     for turn in turns(recording, core, after):
         recorded = turn.recorded
-        on_turn(turn)
         if isinstance(recorded.event, Received) and isinstance(recorded.event.message, Attach):
             names[recorded.event.peer] = recorded.event.message.name
         lines = [*_of_event(recorded.event, group, names)]
@@ -58,12 +61,10 @@ def story(
         now = _standing(core, group)
         if now != before:
             lines.append(f"   = {now or 'gone from the system'}")
-        before = now
-        for line in lines:
-            is_told = True
-            yield f"{recorded.now:12.6f} s  #{recorded.number:<7} {line}"
+        before, is_told = now, is_told or bool(lines)
+        yield turn, [f"{recorded.now:12.6f} s  #{recorded.number:<7} {line}" for line in lines]
         is_there = group in core.state.groups or (was_there and _is_kept(core, group))
-        if was_there and not is_there and until is None and group < FIRST_EVALUATION_GROUP:
+        if was_there and not is_there and until is None:
             until = _last_word(recording, group, recorded.number) if last_word is None else last_word
         was_there |= is_there
         if until is not None and recorded.number >= until:
@@ -107,7 +108,7 @@ def beginning(recording: Recording, group: int) -> Beginning:
 
 def _before(recording: Recording, group: int) -> tuple[Core, int]:
     """A core that has not heard of the group yet, and the last event that it has seen."""
-    if group < FIRST_EVALUATION_GROUP:  # those come back with every evaluation
+    if group < FIRST_EVALUATION_GROUP:  # of others no snapshot says whether they were read
         for snapshot in recording.snapshots():
             if snapshot.core.scoring.read_until <= group:
                 return snapshot.core, snapshot.number
@@ -127,7 +128,10 @@ def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
 
 
 def _is_kept(core: Core, group: int) -> bool:
-    """Whether the trainer may be fed with it again."""
+    """Whether the trainer may be fed with it again; of a held-out one, whether its evaluation goes on."""
+    if group >= FIRST_EVALUATION_GROUP:  # at its end it is decided what is kept to be read
+        found = core.evaluation.round
+        return found is not None and found.first_group <= group
     return any(group in batch.groups for batch in core.state.batches.values())
 
 

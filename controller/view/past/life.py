@@ -3,6 +3,7 @@
 Invariant: all of it is re-derived from the journal, as the story is, and at the same time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from controller.core.core import Core
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import Replayed
-from controller.history.story import Beginning, beginning, story
+from controller.history.story import Beginning, beginning, told_turns
 from protocol import messages
 from protocol.ids import PeerId
 
@@ -45,16 +46,44 @@ class Life:
     due_s: float | None = None  # when that batch was trained on; None if it has not been
 
 
+class LifeReader:
+    """Reads the life of one group out of the journal, which may be left and gone on with between two events."""
+
+    def __init__(self, recording: Recording, group: int, begin: Beginning | None = None) -> None:
+        """`begin`: a moment before the group, by default the nearest snapshot.
+
+        Raises: RunError if nothing names the group.
+        """
+        begin = begin or beginning(recording, group)
+        self._recording, self._after = recording, begin.number
+        self._watcher = _Watcher(group, begin.names, begin.core)
+        self._turns = told_turns(recording, group, begin)
+        self.number = begin.number
+        """The last event that it has read."""
+        self.last = recording.last
+        """The newest event that it knows of."""
+
+    def read(self, is_late: Callable[[], bool] = lambda: False) -> Life | None:
+        """The whole life; None if it `is_late()` before that, and who asks again gets nearer.
+
+        Raises: RunError if nothing names the group, or the journal is damaged.
+        """
+        life = self._watcher.life
+        for turn, lines in self._turns:
+            self._watcher.turn(turn)
+            self.number = turn.recorded.number
+            life.lines += lines[: MOST_LINES - len(life.lines)]
+            if is_late():
+                return None
+        if life.due is not None:
+            life.due_s = _made_s(self._recording, life.due + 1, self._after)
+        return life
+
+
 def life_of(recording: Recording, group: int, begin: Beginning | None = None) -> Life:
     """From the row that was read to the last word about it. Raises: RunError if nothing names the group."""
-    begin = begin or beginning(recording, group)
-    watcher = _Watcher(group, begin.names, begin.core)
-    for line in story(recording, group, on_turn=watcher.turn, begin=begin):
-        if len(watcher.life.lines) < MOST_LINES:
-            watcher.life.lines.append(line)
-    life = watcher.life
-    if life.due is not None:
-        life.due_s = _made_s(recording, life.due + 1, begin.number)
+    life = LifeReader(recording, group, begin).read()
+    assert life is not None, "it is never late"
     return life
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from controller.core.commands import Forget, Send
 from controller.core.core import Core
-from controller.core.events import PeerFaulted, PromptsRead, Received, Restarted
+from controller.core.events import HeldOutRead, PeerFaulted, PromptsRead, Received, Restarted
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.told import ToldTrainer
 from controller.core.waiting_for import awaited
@@ -24,7 +25,7 @@ from controller.view.past.starts import Starts
 from controller.view.past.trained_ages import TrainedAges
 from protocol.messages import Attach, Generated
 
-PLAIN = ("until_s", "versions", "prompts", "read_until", "names", "_reason", "_first_steps")
+PLAIN = ("until_s", "versions", "prompts", "held_out", "read_until", "names", "_reason", "_first_steps")
 
 
 class Timeline:
@@ -37,6 +38,8 @@ class Timeline:
         """When each version became the newest."""
         self.prompts: list[tuple[int, int]] = []
         """First group of what was read, and the event that read it."""
+        self.held_out: list[tuple[int, int]] = []
+        """The same of held-out prompts, each evaluation once."""
         self.read_until = 0
         self._last_words: array[int] = array("q")  # by group: the last event that names it
         self._first_steps = core.state.steps
@@ -59,6 +62,8 @@ class Timeline:
         if isinstance(event, PromptsRead):
             self.prompts.append((event.first_group, turn.recorded.number))
             self.read_until = event.first_group + event.count
+        if isinstance(event, HeldOutRead) and event.first_group > max(self.held_out, default=(-1, 0))[0]:
+            self.held_out.append((event.first_group, turn.recorded.number))
         if isinstance(event, Received) and isinstance(event.message, Attach):
             self.names[event.peer] = event.message.name
         if isinstance(event, Received) and isinstance(event.message, Generated):
@@ -124,6 +129,7 @@ class Timeline:
             setattr(made, name, plain[name])
         made.versions = [(now, version) for now, version in made.versions]
         made.prompts = [(group, number) for group, number in made.prompts]
+        made.held_out = [(group, number) for group, number in made.held_out]
         made._last_words, made._steps = array("q", plain["words"]), array("q", plain["steps"])
         made.starts.take_over(plain["starts"])
         made.ages.take_over(plain["ages"])
@@ -141,9 +147,11 @@ class Timeline:
 
     def before(self, group: int) -> int | None:
         """The event before the one that read the prompt of this group; None if that is not known (yet)."""
-        place = bisect_right(self.prompts, (group, 1 << 62)) - 1
-        is_known = place >= 0 and (place + 1 < len(self.prompts) or group < self.read_until)
-        return self.prompts[place][1] - 1 if is_known else None
+        is_held_out = group >= FIRST_EVALUATION_GROUP
+        read = self.held_out if is_held_out else self.prompts
+        place = bisect_right(read, (group, 1 << 62)) - 1
+        is_known = place >= 0 and (is_held_out or place + 1 < len(read) or group < self.read_until)
+        return read[place][1] - 1 if is_known else None
 
     def _count(self, peer: str, message: Generated) -> None:
         if (lane := self._of_peer.get(peer)) is not None:
@@ -153,7 +161,7 @@ class Timeline:
                 self._prefilling.discard(peer)
 
     def _note(self, group: int, number: int) -> None:
-        if group < self.read_until:  # else it is held out, and its story has no end, or somebody's invention
+        if group < self.read_until:  # else it is held out, and found by the story, or somebody's invention
             missing = group + 1 - len(self._last_words)
             if missing > 0:
                 self._last_words.extend([0] * missing)

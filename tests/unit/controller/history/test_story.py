@@ -1,16 +1,18 @@
 """A story told from the nearest snapshot to the last word about its group is the same to the letter."""
 
 import sqlite3
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from controller.config.models import Config
+from controller.core.core import Core
 from controller.core.events import HeldOutRead, PromptsRead, Received
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.history import story as telling
-from controller.history.story import story
+from controller.history.story import beginning, story, told_turns
 from protocol.errors import RunError
 from protocol.messages import Attach
 from tests.support.answered_run import AnsweredRun
@@ -38,13 +40,24 @@ def run_dir(tmp_path_factory):
 
 def in_full(recording: Recording) -> dict[int, list[str]]:
     """The stories of every eighth group, by the whole history in one pass."""
+    return told_in_full(recording, lambda core: range(0, core.scoring.read_until, 8))
+
+
+def stories_of_held_out(recording: Recording) -> dict[int, list[str]]:
+    """The same of held-out groups, all of them."""
+    first = FIRST_EVALUATION_GROUP
+    return told_in_full(recording, lambda core: range(first, core.evaluation._next_group))
+
+
+def told_in_full(recording: Recording, groups_of: Callable[[Core], Iterable[int]]) -> dict[int, list[str]]:
+    """By group, its story: no event is left out, wherever the group stands."""
     core, names, before = recording.make_core(), {}, {}
     told: dict[int, list[str]] = {}
     for turn in turns(recording, core):
         event = turn.recorded.event
         if isinstance(event, Received) and isinstance(event.message, Attach):
             names[event.peer] = event.message.name
-        for group in range(0, core.scoring.read_until, 8):
+        for group in groups_of(core):
             lines = [*telling._of_event(event, group, names)]
             for command in turn.commands:
                 lines += telling._of_command(command, group, names)
@@ -66,29 +79,50 @@ def test_every_groups_story_is_the_one_of_the_whole_history(run_dir):
                 assert list(story(recording, group)) == lines, f"group {group}"
 
 
+def stepped_for(recording: Recording, group: int) -> list[int]:
+    """Events that its story is told from."""
+    begin = beginning(recording, group)
+    return [turn.recorded.number for turn, _ in told_turns(recording, group, begin)]
+
+
 def test_only_what_may_concern_the_group_is_stepped_through(run_dir):
     with Recording(run_dir) as recording:
-        seen: list[int] = []
         oldest = list(recording.snapshots())[-1]
-        first_after = oldest.core.scoring.read_until
-        list(story(recording, first_after, on_turn=lambda turn: seen.append(turn.recorded.number)))
+        seen = stepped_for(recording, oldest.core.scoring.read_until)
         assert seen[0] == oldest.number + 1
-        seen.clear()
-        list(story(recording, 0, on_turn=lambda turn: seen.append(turn.recorded.number)))
+        seen = stepped_for(recording, 0)
         assert seen[0] == 1
         assert len(seen) < recording.last / 2
 
 
-def test_a_held_out_prompt_is_told_of_to_the_end(tmp_path):
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A run with several evaluations, of each of which the worst answer is kept."""
+    path = tmp_path_factory.mktemp("evaluated")
     data = {"held": {"path": "x.jsonl", "max_prompts": 2}}
     config = Config.model_validate(
         CONFIG
-        | {"evaluation": {"every_steps": 3, "data": data}, "simulation": {"workload": {"prompt_tokens": 9}}}
+        | {
+            "evaluation": {"every_steps": 3, "data": data},
+            "samples": {"held_out": 1},
+            "simulation": {"workload": {"prompt_tokens": 9}},
+        }
     )
-    record(tmp_path, config, snapshot_every=200)
-    with Recording(tmp_path) as recording:
-        lines = list(story(recording, FIRST_EVALUATION_GROUP))
-    assert sum(": evaluates version" in line for line in lines) >= 2
+    record(path, config, snapshot_every=200)
+    return path
+
+
+def test_a_held_out_prompt_is_told_of_until_its_evaluation_has_ended_and_no_further(evaluated):
+    with Recording(evaluated) as recording:
+        found, in_all = recording.newest(HeldOutRead), stories_of_held_out(recording)
+        end = found.event.first_group + len(found.event.sources)
+        assert end > FIRST_EVALUATION_GROUP + 4, "each evaluation has groups of its own"
+        for group in range(FIRST_EVALUATION_GROUP, end):
+            assert list(story(recording, group)) == in_all[group]
+        lines = in_all[FIRST_EVALUATION_GROUP]
+        assert any(": evaluates version" in line for line in lines)
+        last_told = int(lines[-1].partition("#")[2].split()[0])
+        assert stepped_for(recording, FIRST_EVALUATION_GROUP)[-1] <= last_told + 20 < recording.last / 2
 
 
 def test_a_run_that_ends_while_it_is_read_leaves_nothing_beside_its_file(tmp_path):
@@ -118,11 +152,11 @@ def test_events_that_a_compact_run_deletes_while_they_are_read_are_missed_in_wor
             list(events)
 
 
-def never_stepped(turn):
-    pytest.fail(f"event {turn.recorded.number} was stepped through")
+def never_stepped(*_):
+    pytest.fail("events were stepped through")
 
 
-def test_a_group_that_was_never_read_is_refused_before_anything_is_stepped_through(run_dir):
+def test_a_group_that_was_never_read_is_refused_before_anything_is_stepped_through(run_dir, monkeypatch):
     with Recording(run_dir) as recording:
         newest = recording.newest(PromptsRead)
         end = newest.event.first_group + newest.event.count
@@ -131,8 +165,10 @@ def test_a_group_that_was_never_read_is_refused_before_anything_is_stepped_throu
             (-1, f"the numbers 0 to {end - 1}"),
             (FIRST_EVALUATION_GROUP, "Held-out prompts were not read yet"),
         ):
-            with pytest.raises(RunError, match=f"names group {group}\\. .*{words}"):
-                next(story(recording, group, on_turn=never_stepped))
+            with monkeypatch.context() as patch:
+                patch.setattr(telling, "turns", never_stepped)
+                with pytest.raises(RunError, match=f"names group {group}\\. .*{words}"):
+                    next(story(recording, group))
         assert list(story(recording, end - 1)), "the last one that was"
 
 

@@ -2,9 +2,12 @@
 
 from itertools import pairwise
 
+import msgpack
 import pytest
 
-from controller.core.events import Received
+from controller.config.models import Config
+from controller.core.events import HeldOutRead, Received
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.history.story import Beginning, about, story
@@ -26,6 +29,11 @@ def recording(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def told(recording):
+    return history_of(recording)
+
+
+def history_of(recording):
+    """What a pass over the whole history knows, and the core at its end."""
     core = recording.make_core()
     timeline = Timeline(core)
     for turn in turns(recording, core):
@@ -303,3 +311,25 @@ def test_loads_are_those_of_the_core(told, recording):
         if lane.role == "rollout":
             loaded = lane.loaded + lane.load * (timeline.until_s - lane.since_s)
             assert loaded == pytest.approx(expected[lane.name])
+
+
+def test_where_each_evaluation_read_its_prompts_is_known(tmp_path):
+    data = {"held": {"path": "x.jsonl", "max_prompts": 2}}
+    evaluation = {"every_steps": 2, "data": data}
+    record(tmp_path, Config.model_validate(CONFIG.model_dump() | {"evaluation": evaluation}))
+    recording = Recording(tmp_path)
+    timeline, core = history_of(recording)
+    read = [one for one in recording.events() if isinstance(one.event, HeldOutRead)]
+    assert len(read) > 1
+    for recorded in read:
+        for group in (recorded.event.first_group, recorded.event.first_group + 1):
+            assert timeline.before(group) == recorded.number - 1
+    plain = Timeline.of_plain(msgpack.unpackb(msgpack.packb(timeline.as_plain()), strict_map_key=False), core)
+    assert plain.before(group) == read[-1].number - 1
+    first = FIRST_EVALUATION_GROUP
+    core = recording.make_core()
+    for _ in turns(recording, core, until=timeline.before(first)):
+        pass
+    start = Beginning(core, timeline.before(first), dict(timeline.names))
+    assert list(story(recording, first, begin=start)) == list(story(recording, first))
+    assert timeline.before(first - 1) is None
