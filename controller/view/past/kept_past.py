@@ -61,8 +61,11 @@ def _write(run: Path, name: str, what: tuple[object, ...]) -> bool:
 
 def find_past(run: Path, recording: Recording) -> KeptPast | None:
     """What an earlier view kept of this history; None if there is none that this release may use."""
-    found = _read(run, NAME, recording)
-    return None if found is None else KeptPast(*found)
+    match _read(run, NAME, recording):
+        case [number, image, dict(timeline), [int(spacing), dict(parts), dict(images)]]:
+            return KeptPast(number, image, timeline, (spacing, parts, images))
+        case _:
+            return None
 
 
 def find_newest(run: Path, recording: Recording) -> tuple[int, InParts] | None:
@@ -80,9 +83,17 @@ def _read(run: Path, name: str, recording: Recording) -> list[Any] | None:
     body = memoryview(data)[DIGEST_BYTES:]
     if data[:DIGEST_BYTES] != _digest(body):
         return None
-    history, number, (skeleton, parts), *more = msgpack.unpackb(body, strict_map_key=False)
-    is_of_it = recording.pruned <= number <= recording.last and history == _history(recording, number)
-    return [number, InParts(skeleton, tuple(parts)), *more] if is_of_it else None
+    try:
+        kept = msgpack.unpackb(body, strict_map_key=False)
+    except (ValueError, TypeError):
+        return None
+    match kept:
+        case [str(history), int(number), [bytes(skeleton), list(parts)], *more]:
+            is_there = recording.pruned <= number <= recording.last
+            is_of_it = is_there and history == _history(recording, number)
+            return [number, InParts(skeleton, tuple(parts)), *more] if is_of_it else None
+        case _:  # another release had it otherwise
+            return None
 
 
 def _history(recording: Recording, number: int) -> str:

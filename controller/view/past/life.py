@@ -47,7 +47,7 @@ class Life:
 
 
 class LifeReader:
-    """Reads the life of one group out of the journal, which may be left and gone on with between two events."""
+    """Reads the life of one group out of the journal, a part at a time."""
 
     def __init__(self, recording: Recording, group: int, begin: Beginning | None = None) -> None:
         """`begin`: a moment before the group, by default the nearest snapshot.

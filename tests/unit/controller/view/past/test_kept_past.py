@@ -3,13 +3,14 @@
 import shutil
 import sqlite3
 
+import msgpack
 import pytest
 
 from controller.durability.recording import Recording
 from controller.view import shown_run
 from controller.view.over_time import ages, starts
 from controller.view.past import kept_past
-from controller.view.past.kept_past import NAME, find_past
+from controller.view.past.kept_past import NAME, NEWEST, find_newest, find_past
 from controller.view.past.replica import Replica
 from controller.view.shown_run import ShownRun
 from tests.support.shown_run import recorded
@@ -94,6 +95,28 @@ def test_what_is_damaged_or_of_another_history_is_not_used(copy, harm):
     harm(copy)
     with Recording(copy) as recording:
         assert find_past(copy, recording) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        msgpack.packb(["history of another release", {"number": 5}, [b"skeleton", [], "one more"]]),
+        msgpack.packb(["history of another release", 5, [b"skeleton", []], {}, [500, {}, {}], "one more"]),
+        msgpack.packb({"history": 5}),
+        msgpack.packb([]),
+        msgpack.packb({"whole": "and more"}) * 2,
+        b"\x81\x90\x01",  # a map whose key is a list
+        b"\xc1",
+    ],
+    ids=["image", "more", "map", "nothing", "twice", "odd key", "no MessagePack"],
+)
+@pytest.mark.parametrize("name", [NAME, NEWEST])
+def test_what_another_release_kept_in_another_form_is_not_used(copy, name, body):
+    (copy / name).write_bytes(kept_past._digest(body) + body)
+    with Recording(copy) as recording:
+        find = find_past if name == NAME else find_newest
+        assert find(copy, recording) is None
+        assert ShownRun(copy).now({"event": "9"})["last"] == recording.last
 
 
 def test_another_release_makes_its_own_pass(copy, monkeypatch):
