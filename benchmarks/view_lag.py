@@ -28,6 +28,7 @@ from controller.durability.recording import Recording
 from controller.host.collector import rare_collections
 from controller.view import shown_run
 from controller.view.door.server import rarer_collections
+from controller.view.followed_journal import FollowedJournal, Look
 from controller.view.past.newest import NewestCore
 from controller.view.past.pursuit import Pursuit, late_after
 from controller.view.past.replica import NEAR, Replica, StillReading
@@ -59,29 +60,41 @@ class Stepped(Pursuit):
         """There is no thread."""
 
 
+class GrowingJournal(FollowedJournal):
+    """A journal that ends where the clock says."""
+
+    def __init__(self, path: Path, first: int, due_s: list[float], clock: Clock) -> None:
+        super().__init__(path, is_live=lambda: True)
+        self._path, self._first, self._due_s, self._clock = path, first, due_s, clock
+
+    def look(self) -> Look:
+        """As far as it is there."""
+        found = Recording(self._path)
+        found.last = self._first + bisect_right(self._due_s, self._clock())
+        found.end = found.mark(found.last)
+        found.until_s = found.end[-1][0] if found.end else 0.0
+        return Look(found, True)
+
+
 class GrowingRun(ShownRun):
-    """A run whose journal ends where the clock says."""
+    """A run whose journal grows by the clock, and is read on when it is told to."""
 
     def __init__(self, path: Path, first: int, due_s: list[float], clock: Clock) -> None:
         super().__init__(path)
-        self._first, self._due_s, self._clock = first, due_s, clock
-        self.pursuit = self._pursuit = Stepped(self._read_on, clock=clock)
+        self._journal, self._clock = GrowingJournal(path, first, due_s, clock), clock
+        self.pursuit = Stepped(self._read_on, clock=clock)
 
     def begin_at(self, number: int, image: InParts) -> None:
         """Have read all up to the first event, from the core after event `number`."""
         self._clock.set(-1e9)  # nothing more is there yet
-        self._newest._begun(self._look()).offer(number, image)
+        known = self._look()
+        known.pursuit = self.pursuit
+        known.newest._begun(known.recording).offer(number, image)
         self.now({})
 
     def state(self) -> str:
         """It goes on."""
         return "live"
-
-    def _look(self) -> Recording:
-        found = self._recording = Recording(self.path)
-        found.last = self._first + bisect_right(self._due_s, self._clock())
-        found.until_s, _ = found.mark(found.last) or (0.0, 0)
-        return found
 
 
 class Page:

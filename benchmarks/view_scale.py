@@ -267,9 +267,9 @@ def growth(path: Path) -> None:
     run = ShownRun(path)
     run.timeline(None, None, "")
     run.join()
-    background = run._background
-    assert background is not None
     with run.replica() as replica:
+        background = run._look().background
+        assert background is not None
         config, room = replica.recording.config(), replica.keyframes.size
     timeline = len(msgpack.packb(background.timeline.as_plain()))
     ended = background._core.state.steps * config.trainer.batch_groups * GROUP_SIZE

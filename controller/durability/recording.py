@@ -34,7 +34,7 @@ from controller.durability.image.packed import unpack
 from controller.durability.image.thawer import thaw
 from controller.durability.release import release
 from controller.durability.sample_records import KeptSample, read_sample, sample_keys
-from controller.durability.store import RECORD, Store, check_schema, decode_record
+from controller.durability.store import RECORD, Store, check_schema, decode_record, mark_of
 from protocol.errors import OtherRelease, RunError
 from strategies.kinds import Strategies
 
@@ -123,6 +123,8 @@ class Recording:
         (first,) = db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
         end = db.execute("SELECT seq, now FROM events ORDER BY seq DESC LIMIT 1").fetchone()
         self.last, self.until_s = end or (0, 0.0)  # no aggregate of `now`: that walks over all events
+        self.end = mark_of(db, self.last)
+        """The mark of the last event."""
         newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
         at, size = db.execute(newest).fetchone() or (1, 0)
         self.snapshot_numbers = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
@@ -348,10 +350,10 @@ class Recording:
         event = decode_record(self.path, number, now, data, checksum, is_joined)
         return Recorded(number, now, event, None, bool(is_joined))
 
-    def mark(self, number: int) -> tuple[float, int] | None:
-        """When event `number` was, and the checksum of its record: what tells one history from another."""
+    def mark(self, number: int) -> list[tuple[float, int]]:
+        """What tells the history up to event `number` from others: see `mark_of`."""
         with self._open() as db:
-            return db.execute("SELECT now, checksum FROM events WHERE seq = ?", (number,)).fetchone()
+            return mark_of(db, number)
 
     def number_at(self, now: float) -> int:
         """The last event up to this second of the run.
@@ -371,7 +373,7 @@ class Recording:
     def _missing(self, expected: int, found: int | None) -> RunError:
         with self._open() as db:
             (first,) = db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
-        if self.pruned < expected < first:
+        if expected < first:
             return RunError(
                 f"{self.path} was shortened while it was read: the run goes on with run.journal: compact, "
                 f"and has deleted its events up to {first - 1}. Ask again."

@@ -349,6 +349,15 @@ def check_schema(db: sqlite3.Connection, path: str) -> None:
         )
 
 
+def mark_of(db: sqlite3.Connection, number: int) -> list[tuple[float, int]]:
+    """Second and checksum of event `number` and of the one before, if they are kept.
+
+    They tell one history from another. The one before may be separated from it later (`Store.separate`).
+    """
+    query = "SELECT now, checksum FROM events WHERE seq IN (?, ?) ORDER BY seq"
+    return db.execute(query, (number - 1, number)).fetchall()
+
+
 def decode_record(path: str, number: int, now: float, data: bytes, checksum: int, is_joined: int) -> Event:
     """The event of one record. Raises: RunError that names the record; OtherRelease if it is whole."""
     if not is_whole(checksum, event_checksum, number, now, data, is_joined):

@@ -1,9 +1,10 @@
 """One run that is shown: its journal, its core at any moment, its samples and metrics.
 
-Invariants: the run is only read, and by one thread at a time; a run that goes on is followed to its newest
-event when somebody looks; of two replicas one stays at the newest event, so that who looks back does not send
-those who look at now through the history again; who has no patience is told how far the reading is, and each
-time that they ask again it goes on.
+Invariants: the run is only read, and its cores are stepped by one thread at a time, but for the lives of
+groups, which are read beside all else; a run is followed to its newest event when somebody looks, and what
+was found out of one history is never shown for another (`followed_journal.py`); of two replicas one stays at
+the newest event, so that who looks back does not send those who look at now through the history again; who
+has no patience is told how far the reading is, and each time that they ask again it goes on.
 """
 
 import time
@@ -17,30 +18,24 @@ from typing import Any, TypeVar
 
 from controller.core.run_alarms import alarms_of
 from controller.durability.holder import controller_of
-from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
-from controller.history.given_orders import orders
 from controller.history.story import Beginning
 from controller.history.why import why
+from controller.view.followed_journal import FollowedJournal
 from controller.view.held import held_by
 from controller.view.pace_of_steps import pace_of
-from controller.view.past.background import Background
-from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, keep_past
-from controller.view.past.life import as_json, life_of
-from controller.view.past.newest import NewestCore
+from controller.view.past.known_history import KnownHistory
 from controller.view.past.pursuit import IsLate, Pursuit, late_after
-from controller.view.past.replica import Instant, Replica, StillReading, moment_of
+from controller.view.past.replica import Instant, Replica, StillReading
 from controller.view.past.timeline import Timeline
 from controller.view.past.timeline_picture import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, recent_of, workers_of
-from controller.view.shown_samples import ShownSamples
 from controller.view.written import Written, by_source, columns_of, not_heard, quiet_s, said_in
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
 Place = tuple[Replica, Instant]
 MOST_AT_ONCE_S = 1.0  # of reading, before others get their answers
-MOST_ORDERS = 200  # that are told
 NO_STEP = 1 << 53  # every step is before it
 
 
@@ -51,19 +46,13 @@ class ShownRun:
         """Nothing is read before somebody looks; `keyframes_bytes`: default what the run's settings say."""
         path = Path(run)
         self.path = path if path.is_dir() else path.parent
-        self._given = path
         self._lock = Lock()
         self.name = self.path.resolve().name
-        self._newest = NewestCore(self.path, is_live=lambda: self.state() == "live")
-        self._pursuit = Pursuit(self._read_on)
-        self._past: Replica | None = None
         self._keyframes_bytes = keyframes_bytes
-        self._recording: Recording | None = None
-        self._background: Background | None = None
-        self._written, self._samples = Written(self.path), ShownSamples()
-        self._saved = 0  # the event up to which the pass is kept beside the run
-        self._lives: dict[int, Json] = {}  # of groups that have left, by number
-        self._orders: tuple[int, list[Json]] = 0, []  # up to which event they were looked for
+        self._journal = FollowedJournal(path, is_live=lambda: self.state() == "live")
+        self._looking = Lock()  # held for moments only
+        self._known: KnownHistory | None = None
+        self._written = Written(self.path)
 
     # -- what it is -----------------------------------------------------------------------------------
 
@@ -72,7 +61,7 @@ class ShownRun:
 
         Raises: RunError if this release cannot read it.
         """
-        recording = self._look()
+        recording = self._look().recording
         return {
             "name": self.name,
             "path": str(self.path),
@@ -121,7 +110,7 @@ class ShownRun:
             )
             return found | {"decisions": [asdict(decision) for decision in decisions]}
 
-        return self._with(at or {"event": str(self._look().last)}, show, patience_s)
+        return self._with(at or {"event": str(self._look().recording.last)}, show, patience_s)
 
     def now(
         self, at: dict[str, str], *, patience_s: float = inf, find: str | None = None, who: str = ""
@@ -173,15 +162,26 @@ class ShownRun:
             return {"standing": group_of(instant.core, number)}
 
         standing = self._with(at, show, patience_s)
-        with self._answering():
-            recording = self._look()
-            life = self._lives.get(number)
-            if life is None:
-                life = as_json(life_of(recording, number, self._beginning(recording, number)))
-                if self.state() != "live":
-                    self._lives[number] = life
-            kept = [key for key in recording.sample_keys() if key[1] == number]
+        life = self._life(number, patience_s)
+        kept = [key for key in self._look().recording.sample_keys() if key[1] == number]
         return {**standing, "life": life, "samples": kept}
+
+    def _life(self, group: int, patience_s: float) -> Json:
+        """Read while others are answered; the pass over the history steps aside."""
+        while True:
+            known = self._look()
+            recording = known.recording
+
+            def begin(known: KnownHistory = known, recording: Recording = recording) -> Beginning | None:
+                with self._lock:
+                    return known.beginning(recording, group)
+
+            try:
+                with self._ahead_of_the_pass():
+                    return known.lives.find(recording, group, begin, lambda: late(patience_s))
+            except StillReading:
+                if patience_s < inf:
+                    raise
 
     def timeline(self, begin_s: float | None, end_s: float | None, wanted: str) -> Json:
         """The page Timeline, as far as the pass over the history has come; default the whole run."""
@@ -193,22 +193,23 @@ class ShownRun:
     def history(self) -> Iterator[tuple[Timeline, Json]]:
         """What the pass over the history knows, which stands still meanwhile; and how far it is."""
         with self._answering():
-            recording = self._look()
-            background = self._follow(recording)
+            known = self._look()
+            recording = known.recording
+            background = known.follow(recording)
         with background.lock:
-            yield background.timeline, {"until_s": recording.until_s} | self._progress(recording)
+            yield background.timeline, {"until_s": recording.until_s} | known.progress(recording)
 
     @contextmanager
     def replica(self) -> Iterator[Replica]:
         """The core that goes back and forth, for whoever looks at it alone."""
         with self._answering():
-            past = self._replica_of_past(self._look())
-            yield past
+            known = self._look()
+            yield known.past(known.recording)
 
     def join(self) -> None:
         """Wait until the pass over the history is at its end."""
-        if self._background is not None:
-            self._background.join()
+        if self._known is not None and self._known.background is not None:
+            self._known.background.join()
 
     def _place(self, replica: Replica, instant: Instant) -> Json:
         """Which moment is shown, and of how long a run."""
@@ -227,17 +228,20 @@ class ShownRun:
     def samples(self) -> Json:
         """The keys of all kept samples with what a list shows of them."""
         with self._lock:
-            return self._samples.kept(self._look())
+            known = self._look()
+            return known.samples.kept(known.recording)
 
     def find_samples(self, words: Mapping[str, str]) -> Json:
         """A page of the responses that words of an address ask for; how much there is still to be read."""
         with self._lock:
-            return self._samples.find(self._look(), words)
+            known = self._look()
+            return known.samples.find(known.recording, words)
 
     def sample(self, step: int, group: int) -> Json:
         """One kept group. Raises: RunError if it is not kept."""
         with self._lock:
-            return self._samples.one(self._look(), step, group)
+            known = self._look()
+            return known.samples.one(known.recording, step, group)
 
     def metrics(self) -> Json:
         """metrics.jsonl and evaluations.jsonl as columns."""
@@ -249,11 +253,8 @@ class ShownRun:
     def orders(self) -> Json:
         """What operators have asked of the run, the newest first."""
         with self._lock:
-            recording, (until, known) = self._look(), self._orders
-            new = orders(recording, max(until, recording.pruned))
-            known = [*(order._asdict() for order in reversed(new)), *known][:MOST_ORDERS]
-            self._orders = recording.last, known
-        return {"orders": known}
+            known = self._look()
+            return {"orders": known.orders(known.recording)}
 
     def said(self) -> Json:
         """What the run's own files say of where it stands, without its journal."""
@@ -261,79 +262,35 @@ class ShownRun:
             "last_step": figures_of(self._written.readable("metrics.jsonl"), NO_STEP)
         }
 
-    # -- the replicas ---------------------------------------------------------------------------------
+    # -- the journal ----------------------------------------------------------------------------------
 
-    def _look(self) -> Recording:
-        """The journal as it is now; one that cannot grow is not read again."""
-        if self._recording is None or self.state() == "live":
-            self._recording = Recording(self._given)
-        return self._recording
+    def _look(self) -> KnownHistory:
+        """What is known of the history that the journal tells now, with the journal as it is now."""
+        with self._looking:
+            recording, goes_on = self._journal.look()
+            if self._known is not None and not goes_on:
+                self._known.close()
+            if self._known is None or not goes_on:
+                self._known = KnownHistory(
+                    self.path, recording, pursuit=Pursuit(self._read_on), lock=self._lock,
+                    is_live=lambda: self.state() == "live", is_current=lambda known: self._look() is known,
+                    keyframes_bytes=self._keyframes_bytes,
+                )  # fmt: skip
+            self._known.recording = recording
+            return self._known
+
+    @contextmanager
+    def _ahead_of_the_pass(self) -> Iterator[None]:
+        """The pass over the history steps aside for an answer."""
+        background = self._known.background if self._known else None
+        with background.answering() if background else nullcontext():
+            yield
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
         """One answer at a time, for which the pass over the history steps aside."""
-        background = self._background
-        with background.answering() if background else nullcontext(), self._lock:
+        with self._ahead_of_the_pass(), self._lock:
             yield
-
-    def _follow(self, recording: Recording) -> Background:
-        """The pass over the history, told to go on."""
-        background = self._pass_of(recording)
-        background.follow(recording)
-        return background
-
-    def _pass_of(self, recording: Recording) -> Background:
-        """The pass over the history, with what an earlier view kept of it."""
-        if self._background is None:
-            known = find_past(self.path, recording)
-            self._background = Background(recording, keep=self._offer, known=known, on_end=self._keep_past)
-            if known is not None:
-                self._saved = known.number
-                self._replica_of_past(recording).keyframes.take_over(known.keyframes)
-        return self._background
-
-    def _offer(self, number: int, image: InParts) -> int:
-        with self._lock:
-            return self._replica_of_past(self._look()).offer(number, image)
-
-    def _keep_past(self, background: Background, recording: Recording) -> None:
-        """Let the next view of this run begin where the pass stands now."""
-        number = background.number
-        if number - self._saved < LEAST_EVENTS or (image := background.image()) is None:
-            return
-        with self._lock:
-            keyframes = self._replica_of_past(recording).keyframes.as_plain()
-        self._saved, known = number, background.timeline.as_plain()
-        keep_past(self.path, recording, KeptPast(number, image, known, keyframes))
-
-    def _progress(self, recording: Recording) -> Json:
-        """How far the pass over the history is."""
-        background = self._background
-        if background is None:
-            return {"passed": 0, "of": recording.last, "trouble": ""}
-        return {"passed": background.number, "of": recording.last, "trouble": background.trouble}
-
-    def _beginning(self, recording: Recording, group: int) -> Beginning | None:
-        """A moment just before the group, if the pass over the history has come by there."""
-        if self._background is None:
-            return None
-        with self._background.lock:
-            timeline = self._background.timeline
-            number, names = timeline.before(group), dict(timeline.names)
-            until = timeline.last_word(group) if self._background.number >= recording.last else None
-        if number is None:
-            return None
-        past = self._replica_of_past(recording)
-        past.read_on(recording)
-        instant = past.at(number)
-        core = past.copy()
-        return Beginning(core, instant.number, names, until)
-
-    def _replica_of_past(self, recording: Recording) -> Replica:
-        if self._past is None:
-            room = self._keyframes_bytes or recording.config().view.keyframes_mb << 20
-            self._past = Replica(recording, keyframes_bytes=room)
-        return self._past
 
     def _with(
         self, at: dict[str, str], show: Callable[[Replica, Instant], Found], patience_s: float
@@ -343,56 +300,42 @@ class ShownRun:
         Raises: StillReading if the core is not there after `patience_s`, and nearer than before; at the
         newest it need only be near, once it was there.
         """
-        if not at and patience_s < inf and not self._pursuit.has_begun(patience_s):
-            recording = self._look()
+        if not at and patience_s < inf and not (self._known or self._look()).pursuit.has_begun(patience_s):
+            recording = self._look().recording
             raise StillReading(recording.pruned, recording.last)
         while True:
             try:
                 with self._answering():
-                    recording, is_late = self._look(), late_after(min(patience_s, MOST_AT_ONCE_S))
+                    known, is_late = self._look(), late(patience_s)
                     if at:
-                        place = self._go_back(recording, at, is_late)
+                        place = known.go_back(known.recording, at, is_late)
                     else:
-                        place = self._go_to_newest(recording, is_late, may_be_behind=patience_s < inf)
+                        place = self._go_to_newest(known, is_late, may_be_behind=patience_s < inf)
                     return show(*place)
             except StillReading:
                 if patience_s < inf:
                     raise
 
-    def _go_to_newest(self, recording: Recording, is_late: IsLate, *, may_be_behind: bool) -> Place:
-        began = time.monotonic()
+    def _go_to_newest(self, known: KnownHistory, is_late: IsLate, *, may_be_behind: bool) -> Place:
+        began, recording = time.monotonic(), known.recording
         try:
-            return self._newest.go(recording, is_late)
+            return known.newest.go(recording, is_late)
         except StillReading:
-            near = self._newest.near(recording) if may_be_behind else None
+            near = known.newest.near(recording) if may_be_behind else None
             if near is None:
                 raise
             return near
         finally:
-            self._pursuit.looked(time.monotonic() - began)
+            known.pursuit.looked(time.monotonic() - began)
 
     def _read_on(self, is_late: IsLate) -> None:
         """For nobody who waits: the journal is looked at again when all that was known of it is read."""
         with self._answering():
-            if (known := self._recording) is None or self._newest.is_at_end(known):
+            if (known := self._known) is None or known.newest.is_at_end(known.recording):
                 known = self._look()
-            self._newest.go(known, is_late)
+            known.newest.go(known.recording, is_late)
 
-    def _go_back(self, recording: Recording, at: dict[str, str], is_late: IsLate) -> Place:
-        self._pass_of(recording)
-        past = self._replica_of_past(recording)
-        past.read_on(recording)
-        try:
-            with past.hurrying(is_late):
-                return past, moment_of(past, self._known_event(at))
-        finally:
-            self._follow(recording)
 
-    def _known_event(self, at: dict[str, str]) -> dict[str, str]:
-        """The event of a train step in place of its number, if the pass over the history has met it."""
-        step = at.get("step", "")
-        if "event" in at or self._background is None or not step.isascii() or not step.isdecimal():
-            return at
-        with self._background.lock:
-            number = self._background.timeline.event_of_step(int(step))
-        return at if number is None else {"event": str(number)}
+def late(patience_s: float) -> IsLate:
+    """When a part of the reading ends: before the patience of who asked does, and for the sake of others."""
+    return late_after(min(patience_s, MOST_AT_ONCE_S))

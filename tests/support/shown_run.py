@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from itertools import count
 
 from controller.config.models import Config
@@ -21,9 +22,9 @@ CONFIG = Config.model_validate(
 )
 
 
-def recorded(path, config=CONFIG):
+def recorded(path, config=CONFIG, **more):
     """A run of four steps that is over, with its metrics."""
-    outcome = record(path, config)
+    outcome = record(path, config, **more)
     lines = "".join(f"{json.dumps(line)}\n" for line in outcome.lines)
     (path / "summary.json").write_text("{}")
     (path / "metrics.jsonl").write_text(lines + '{"step": 99, "half a li')
@@ -72,3 +73,23 @@ class Browser:
         await self.app(scope, receive, send)
         status = sent[0]["status"]
         return status, dict(sent[0]["headers"]), b"".join(one.get("body", b"") for one in sent[1:])
+
+
+def change(run, *statements):
+    """Change the journal of a run that nobody writes; each statement is SQL, or SQL with its values."""
+    db = sqlite3.connect(run / "run.db")
+    with db:
+        for statement in statements:
+            db.execute(*([statement] if isinstance(statement, str) else statement))
+    db.close()
+
+
+def cut(run, number):
+    """The journal as it was after this event."""
+    tables = ("events", "skipped", "snapshots")
+    change(run, *(f"DELETE FROM {table} WHERE seq > {number}" for table in tables))
+
+
+def shorten(run, number):
+    """Delete what a compact run does once all its snapshots cover this event, after which it has one."""
+    change(run, f"DELETE FROM events WHERE seq <= {number}", f"DELETE FROM snapshots WHERE seq < {number}")

@@ -14,7 +14,7 @@ from controller.durability.image.classes import InParts
 from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import Thawer
 from controller.durability.recording import Recording
-from controller.durability.replay import turns
+from controller.durability.replay import CoreFailed, turns
 from controller.view.past.kept_past import KeptPast
 from controller.view.past.timeline import Timeline
 from protocol.errors import LocalError, StaleFlowError
@@ -60,16 +60,28 @@ class Background:
         self.lock = Lock()
         """Held while the timeline changes."""
         self.trouble = ""
-        """Why it goes no further; "" while it can."""
+        """Why it goes no further with the journal as it was looked at last; "" while it can."""
+        self._stood_at: Recording | None = None  # the look at the journal that it had trouble with
+        self._is_stopped = False
         self._answering, self._quiet = 0, Condition()
         self._thread: Thread | None = None
 
     def follow(self, recording: Recording) -> None:
-        """Go on to the newest event of this recording, in a thread; nothing if one is at it."""
-        if self.trouble or self.number >= recording.last or (self._thread and self._thread.is_alive()):
+        """Go on to the newest event of this recording, in a thread; nothing if one is at it.
+
+        What could not be read is tried again once somebody has looked at the journal anew.
+        """
+        if self.number >= recording.last or (self._thread and self._thread.is_alive()):
             return
+        if self._is_stopped or recording is self._stood_at:
+            return
+        self.trouble = ""
         self._thread = Thread(target=self._run, args=(recording,), name="history", daemon=True)
         self._thread.start()
+
+    def stop(self) -> None:
+        """Go no further, whatever there is to read: its history is not that of the run any more."""
+        self._is_stopped = True
 
     def join(self) -> None:
         """Wait until it has reached what it was last told of."""
@@ -90,20 +102,24 @@ class Background:
 
     def _run(self, recording: Recording) -> None:
         try:
-            while self.number < recording.last:
+            while self.number < recording.last and not self._is_stopped:
                 with self._quiet:
                     self._quiet.wait_for(lambda: not self._answering)
                 self._step(recording, min(self.number + min(AT_ONCE, self._spacing), recording.last))
-            self._on_end(self, recording)
+            if not self._is_stopped:
+                self._on_end(self, recording)
+        except CoreFailed as error:  # it stands in the middle of an event
+            self.trouble, self._is_stopped = str(error), True
         except StaleFlowError as error:
-            self.trouble = str(error)
+            self.trouble, self._stood_at = str(error), recording
 
     def _step(self, recording: Recording, until: int) -> None:
         began = self._clock()
         with self.lock:
             for turn in turns(recording, self._core, self.number, until):
                 self.timeline.take(turn, self._core)
-            self.number = until
+                self.number = turn.recorded.number
+            self.number = until  # the last ones may count as never heard
         self._stepped_s += self._clock() - began
         if self.number - self._kept >= self._spacing and self._stepped_s >= self._image_s:
             self._make_keyframe(recording)

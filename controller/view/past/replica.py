@@ -107,9 +107,10 @@ class Replica:
         Raises: RunError if the history is damaged there, or the core fails on it.
         """
         number = max(self.first, min(number, self.last))
-        is_back = number < self._at.number
+        here = self._at.number
+        is_back, is_deleted = number < here, here < self.first  # the events that would be stepped next
         keyframe = self.nearest(number)
-        if is_back or (keyframe > self._at.number and self._is_worth_it(keyframe)):
+        if is_back or is_deleted or (keyframe > here and self._is_worth_it(keyframe)):
             self._go_to_keyframe(keyframe)
         if self._goes_back and number - self._at.number > 2 * NEAR:
             for turn in turns(self.recording, self._at.core, self._at.number, number - NEAR):
@@ -217,6 +218,9 @@ class Replica:
 
     def _learn(self, until: int) -> None:
         """Know the train steps up to this event: no event before it is jumped over."""
+        if self._known < self.first:  # what lies between was deleted
+            self._first_steps, self._steps = self.at(self.first).core.state.steps, []
+            self._known, until = self.first, max(until, self.first)
         self.at(self._known)
         for turn in turns(self.recording, self._at.core, self._known, until):
             self._take(turn)

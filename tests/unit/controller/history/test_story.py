@@ -1,5 +1,6 @@
 """A story told from the nearest snapshot to the last word about its group is the same to the letter."""
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable
 
@@ -17,6 +18,7 @@ from protocol.errors import RunError
 from protocol.messages import Attach
 from tests.support.answered_run import AnsweredRun
 from tests.support.recorded_run import record
+from tests.support.shown_run import shorten
 
 CONFIG = {
     "run": {"steps": 12},
@@ -150,6 +152,17 @@ def test_events_that_a_compact_run_deletes_while_they_are_read_are_missed_in_wor
         db.close()
         with pytest.raises(RunError, match=r"was shortened while it was read.* up to 20\. Ask again"):
             list(events)
+
+
+def test_who_stands_before_what_a_compact_run_has_kept_hears_that_it_was_deleted(run_dir, tmp_path):
+    shutil.copy(run_dir / "run.db", tmp_path)
+    with Recording(tmp_path) as recording:
+        number = recording.snapshot_numbers[0]
+    shorten(tmp_path, number)
+    with Recording(tmp_path) as recording:
+        assert recording.pruned == number
+        with pytest.raises(RunError, match=rf"was shortened while it was read.* up to {number}\. Ask again"):
+            next(recording.events(after=number - 9))
 
 
 def never_stepped(*_):

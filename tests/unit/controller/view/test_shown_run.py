@@ -63,11 +63,12 @@ def test_a_journal_is_read_on_between_looks_to_its_newest_event(tmp_path):
     shown = ShownRun(tmp_path / "run")
     shown.now({})
     run.run(until=lambda: run.core.state.steps >= 3)
-    known = shown._recording
+    known, recording = shown._known, shown._known.recording
     shown._read_on(lambda: False)
-    assert shown._recording is not known
-    assert shown._newest.is_at_end(shown._recording)
-    assert shown._recording.last == run.stepper.last
+    assert shown._known is known
+    assert known.recording is not recording
+    assert known.newest.is_at_end(known.recording)
+    assert known.recording.last == run.stepper.last
     run.close()
 
 
@@ -75,7 +76,7 @@ def test_looks_at_the_newest_event_and_at_no_other_are_what_a_journal_is_read_ah
     tmp_path, monkeypatch
 ):
     shown, looks = ShownRun(recorded(tmp_path / "run")), []
-    monkeypatch.setattr(shown._pursuit, "looked", looks.append)
+    monkeypatch.setattr(shown._look().pursuit, "looked", looks.append)
     shown.now({})
     assert len(looks) == 1
     assert looks[0] > 0

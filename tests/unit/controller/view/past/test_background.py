@@ -1,14 +1,16 @@
 """The pass over a run's history, beside the answers."""
 
+import shutil
 import sqlite3
 
 import pytest
 
+from controller.core.core import Core
 from controller.durability.recording import Recording
 from controller.view.past.background import Background
 from controller.view.past.replica import Replica
 from controller.view.shown_run import ShownRun
-from tests.support.shown_run import recorded
+from tests.support.shown_run import change, recorded
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +79,73 @@ def test_a_history_that_is_damaged_is_said_and_the_rest_goes_on(path, tmp_path):
     assert background.number < 50
 
 
+def test_what_could_not_be_read_is_tried_again_once_the_journal_was_looked_at_anew(path, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(path, run)
+    whole = (run / "run.db").read_bytes()
+    change(run, "UPDATE events SET event = x'00' WHERE seq = 50")
+    recording = Recording(run)
+    background, expected = (Background(one, keep=never_more) for one in (recording, Recording(path)))
+    for _ in range(2):  # the same look at the journal is of no use
+        background.follow(recording)
+        background.join()
+        assert background.number == 49
+        assert "Event 50 " in background.trouble
+    (run / "run.db").write_bytes(whole)
+    background.follow(Recording(run))
+    background.join()
+    expected.follow(recording := Recording(path))
+    expected.join()
+    assert (background.number, background.trouble) == (recording.last, "")
+    assert background.timeline.as_plain() == expected.timeline.as_plain(), "each event is taken once"
+
+
+def test_a_core_that_fails_is_not_gone_on_with(path, monkeypatch):
+    recording = Recording(path)
+    background, step = Background(recording, keep=never_more), background_core_step(fails_at=50)
+    monkeypatch.setattr(Core, "step", step)
+    for _ in range(2):
+        background.follow(Recording(path))
+        background.join()
+        assert "The core fails at event 50 " in background.trouble
+        assert background.number == 49
+
+
+def background_core_step(*, fails_at):
+    """`Core.step`, which fails at one event, once."""
+    count, step = iter(range(1, 1 << 30)), Core.step
+
+    def stepping(*words, **more):
+        if next(count) == fails_at:
+            raise ZeroDivisionError
+        return step(*words, **more)
+
+    return stepping
+
+
+def never_more(number, image):
+    return 1 << 30
+
+
+def test_one_that_is_stopped_goes_no_further_and_keeps_nothing(path):
+    ended, recording = [], Recording(path)
+    background = Background(recording, keep=never_more, on_end=lambda *words: ended.append(words))
+    with background.answering():
+        background.follow(recording)
+        background.stop()
+    background.join()
+    assert background.number < recording.last
+    background.follow(recording)
+    assert not background._thread.is_alive()
+    assert not ended
+
+
 def test_the_life_of_a_group_is_the_same_from_the_beginning_and_from_just_before_it(path):
     slow, fast = ShownRun(path), ShownRun(path)
     fast.timeline(None, None, "")
-    fast._background.join()
+    fast.join()
+    known = fast._look()
     for group in (0, 3, 9):
-        assert fast._beginning(Recording(path), group) is not None
+        assert known.beginning(known.recording, group) is not None
         assert fast.group(group, {}) == slow.group(group, {})
-    assert fast._beginning(Recording(path), 10**6) is None
+    assert known.beginning(known.recording, 10**6) is None

@@ -7,9 +7,8 @@ import msgpack
 import pytest
 
 from controller.durability.recording import Recording
-from controller.view import shown_run
 from controller.view.over_time import ages, starts
-from controller.view.past import kept_past
+from controller.view.past import kept_past, known_history
 from controller.view.past.kept_past import NAME, NEWEST, find_newest, find_past
 from controller.view.past.replica import Replica
 from controller.view.shown_run import ShownRun
@@ -20,7 +19,7 @@ from tests.support.shown_run import recorded
 def seen(tmp_path_factory):
     """A run that a view has gone through, and what that showed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shown_run, "LEAST_EVENTS", 100)
+        patch.setattr(known_history, "LEAST_EVENTS", 100)
         run = recorded(tmp_path_factory.mktemp("kept") / "run")
         return run, went_through(run)
 
@@ -35,9 +34,9 @@ def went_through(run):
     """What a view shows of the whole history; how many events it has stepped through for that."""
     shown = ShownRun(run)
     shown.timeline(None, None, "")
-    began = shown._background.number
+    began = shown._known.background.number
     shown.join()
-    last = shown._background.number
+    last = shown._known.background.number
     jumps = [shown.now({"event": str(number)})["now_s"] for number in (7, 150, last - 3)]
     steps = [shown.moment({"step": str(step)})["number"] for step in (1, 2, 4)]
     lives = [shown.group(group, {})["life"] for group in (0, 5)]
@@ -127,7 +126,7 @@ def test_another_release_makes_its_own_pass(copy, monkeypatch):
 
 def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(copy, monkeypatch):
     (copy / NAME).unlink()
-    monkeypatch.setattr(shown_run, "LEAST_EVENTS", 100)
+    monkeypatch.setattr(known_history, "LEAST_EVENTS", 100)
     monkeypatch.setattr(kept_past, "for_owner_only", refuse)
     _, began = went_through(copy)
     assert not list(copy.glob("*view.past*"))

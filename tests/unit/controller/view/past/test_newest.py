@@ -18,7 +18,7 @@ def path(tmp_path_factory):
 def until(path, number, *, until_s=None):
     """The journal when it ended there."""
     recording = Recording(path)
-    now, _ = recording.mark(number)
+    *_, (now, _) = recording.mark(number)
     recording.last, recording.until_s = number, now if until_s is None else until_s
     return recording
 

@@ -1,6 +1,7 @@
 """Time travel: the core at any event is the core that was there."""
 
 import random
+import shutil
 import zlib
 from hashlib import blake2b
 
@@ -13,6 +14,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.past.replica import BYTES_AN_EVENT, Replica
 from tests.support.recorded_run import record
+from tests.support.shown_run import shorten
 
 CONFIG = Config.model_validate(
     {
@@ -161,3 +163,32 @@ def test_one_that_follows_takes_up_a_snapshot_only_where_stepping_takes_longer(r
         follower.at(number + 1)
         assert taken == expected
         assert digest(follower.image()) == truth[number + 1]
+
+
+@pytest.mark.parametrize("behind", [1, 10, 140])
+def test_one_that_stands_where_a_compact_run_has_deleted_goes_on_behind_that(
+    recording, truth, tmp_path, behind
+):
+    number = recording.snapshot_numbers[-1]
+    shutil.copy(recording.path, tmp_path)
+    before = Recording(tmp_path)
+    follower, jumper = Replica(before, keyframes_bytes=1, goes_back=False), Replica(before, spacing=40)
+    follower.at(number - behind)
+    for step in (1, 2):
+        jumper.at_step(step)
+    assert jumper._known < number
+    shorten(tmp_path, number)
+    after = Recording(tmp_path)
+    assert after.pruned == number < after.last
+    follower.read_on(after)
+    assert digest_at(follower, number + 5) == truth[number + 5]
+    jumper.read_on(after)
+    assert jumper.at_step(6).number == Replica(recording).at_step(6).number
+    assert digest(jumper.image()) == truth[jumper.here.number]
+    assert jumper.at_step(2).number == number, "it was deleted: the first moment"
+    assert jumper.at_step(3).number == number
+
+
+def digest_at(replica, number):
+    replica.at(number)
+    return digest(replica.image())

@@ -1,0 +1,87 @@
+"""Lives of groups, each read out of the journal beside all other answers, in parts that keep nobody waiting.
+
+Invariants: a life counts up to the newest event that its journal had; who asks again lets the reading go on
+where it stood; so much is held at most: MOST_LIVES of them, and MOST_READERS that are under way, each with a
+core; one that somebody waits for is given up for nobody.
+"""
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from controller.durability.recording import Recording
+from controller.history.story import Beginning
+from controller.view.past.life import LifeReader, as_json
+from controller.view.past.pursuit import IsLate
+from controller.view.past.replica import StillReading
+
+MOST_LIVES, MOST_READERS = 50, 4
+WAITED_S = 10.0  # since somebody asked: a page that waits asks at least once in this time
+Json = dict[str, Any]
+
+
+class Lives:
+    """Of the groups of one history; any thread may ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds that only grow."""
+        self._clock, self._lock = clock, Lock()
+        self._known: dict[
+            int, tuple[int, Json]
+        ] = {}  # by group: up to which event; what was asked last, last
+        self._readers: dict[int, tuple[LifeReader, float]] = {}  # by group, with when somebody asked
+
+    def find(
+        self,
+        recording: Recording,
+        group: int,
+        begin: Callable[[], Beginning | None],
+        late: Callable[[], IsLate],
+    ) -> Json:
+        """The life of a group, for the page.
+
+        `begin()`: a moment before it, if one is known; `late()` makes what says when this part is to end.
+        Raises: StillReading if it is not read by then; RunError if nothing names the group.
+        """
+        with self._lock:
+            last, life = self._known.pop(group, (-1, {}))
+            if last != recording.last:
+                last, life = self._read(recording, group, begin, late())
+            self._known[group] = last, life
+            while len(self._known) > MOST_LIVES:
+                del self._known[next(iter(self._known))]
+            return life
+
+    def _read(
+        self, recording: Recording, group: int, begin: Callable[[], Beginning | None], is_late: IsLate
+    ) -> tuple[int, Json]:
+        reader = self._reader(recording, group, begin)
+        try:
+            life = reader.read(is_late)
+        except BaseException:  # it cannot go on from there
+            del self._readers[group]
+            raise
+        if life is None:
+            raise StillReading(reader.number, reader.last)
+        del self._readers[group]
+        return reader.last, as_json(life)
+
+    def _reader(self, recording: Recording, group: int, begin: Callable[[], Beginning | None]) -> LifeReader:
+        now = self._clock()
+        reader, _ = self._readers.get(group, (None, 0.0))
+        if reader is None or reader.number < recording.pruned:  # what it would read next was deleted
+            self._make_room(recording, group, now)
+            reader = LifeReader(recording, group, begin())
+        self._readers[group] = reader, now
+        return reader
+
+    def _make_room(self, recording: Recording, group: int, now: float) -> None:
+        """Raises: StillReading if so many others are waited for already."""
+        waited = {number: asked for number, (_, asked) in self._readers.items() if number != group}
+        if len(waited) < MOST_READERS:
+            return
+        oldest = min(waited, key=waited.__getitem__)
+        if now - waited[oldest] < WAITED_S:
+            raise StillReading(recording.pruned, recording.last)
+        del self._readers[oldest]

@@ -1,0 +1,64 @@
+"""What is known of a history goes with it, and nothing of it is kept for another one."""
+
+import shutil
+
+import pytest
+
+from controller.view.past import known_history
+from controller.view.past.kept_past import NAME
+from controller.view.shown_run import ShownRun
+from tests.support.shown_run import recorded
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of one command, the second of which is the longer one."""
+    folder = tmp_path_factory.mktemp("known")
+    made = [recorded(folder / str(seed), seed=seed) for seed in (1, 2, 3)]
+    lasts = {ShownRun(run).facts()["last"]: run for run in made}
+    return lasts[min(lasts)], lasts[max(lasts)]
+
+
+@pytest.fixture
+def shown(runs, tmp_path, monkeypatch):
+    """A view of the first one, whose pass is at its end, and would be kept."""
+    shutil.copytree(runs[0], tmp_path / "run")
+    found = ShownRun(tmp_path / "run")
+    found.timeline(None, None, "")
+    found.join()
+    assert not (found.path / NAME).exists()
+    monkeypatch.setattr(known_history, "LEAST_EVENTS", 1)
+    return found
+
+
+def test_a_pass_that_ends_after_its_run_was_replaced_is_not_kept_for_the_next_one(shown, runs, tmp_path):
+    known = shown._known
+    known._keep_past(known.background, known.recording)
+    assert (shown.path / NAME).exists(), "while it is the run's"
+    shown.path.rename(tmp_path / "aside")
+    shutil.copytree(runs[1], shown.path)
+    known._saved = 0
+    known._keep_past(known.background, known.recording)
+    assert not (shown.path / NAME).exists()
+    assert shown._known is not known
+
+
+def test_what_goes_on_for_a_history_ends_with_it(shown, runs):
+    known, background = shown._known, shown._known.background
+    shutil.copy(runs[1] / "run.db", shown.path / "run.db")
+    now = shown.now({})
+    assert (now["number"], shown._known.background) == (shown.facts()["last"], None)
+    assert shown._known is not known
+    assert known.follow(shown._known.recording) is background
+    background.join()
+    assert background.number < now["number"], "it is not told to go on with the other one"
+
+
+def test_keyframes_of_the_pass_are_those_of_its_own_history(shown, runs):
+    known = shown._known
+    shutil.copy(runs[1] / "run.db", shown.path / "run.db")
+    shown.now({"event": "9"})
+    image = known.background.image()
+    known._offer(50, image)
+    assert 50 in known._past.keyframes
+    assert 50 not in shown._known._past.keyframes
