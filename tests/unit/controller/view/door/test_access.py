@@ -37,6 +37,31 @@ def test_who_has_no_token_or_another_host_is_not_answered(headers, query, expect
 
 
 @pytest.mark.parametrize(
+    "other",
+    [
+        'prefs={"theme":"dark"}',
+        "user[id]=3",
+        "path=/x",
+        "domain=a",
+        "a=b c",
+        'name="a',
+        "\xfc=1",
+        "a",
+        "=",
+        "",
+    ],
+)
+def test_cookies_of_other_programs_on_this_host_lock_nobody_out(other):
+    for cookie in (f"{other}; staleflow_8470=secret", f"staleflow_8470=secret; {other}"):
+        assert status(headers={**OWN, "cookie": cookie}) == 200, cookie
+        assert status(headers={**OWN, "cookie": cookie.replace("secret", "wrong")}) == 401
+
+
+def test_one_cookie_of_two_with_the_same_name_is_enough():
+    assert status(headers={**OWN, "cookie": "staleflow_8470=old; staleflow_8470=secret"}) == 200
+
+
+@pytest.mark.parametrize(
     ("more", "expected"),
     [
         ({ACTING: "1"}, 200),
