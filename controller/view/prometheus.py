@@ -1,16 +1,18 @@
 """Figures of runs as Prometheus reads them: text format, base units, bounded labels.
 
-Invariants: pure; a name means the same for every run; workers are counted by role and never named, so that
-the number of series does not grow with the fleet.
+Invariants: pure; a name means the same for every run, and no two runs have the same label; workers are
+counted by role and never named, so that the number of series does not grow with the fleet; a run that cannot
+be read is one that says so.
 Source: the exposition format of prometheus.io, version 0.0.4.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-Shown = tuple[str, str, Mapping[str, Any]]
-"""Name of a run; live, over or gone; what its page Now shows."""
+Shown = tuple[str, str, Mapping[str, Any] | None]
+"""Label of a run; live, over or gone; what its page Now shows, None if it cannot be read."""
 
 
 MB = 1 << 20
@@ -43,6 +45,27 @@ class Series(NamedTuple):
     value: float
 
 
+def labels_of(runs: Sequence[Path]) -> list[str]:
+    """What tells runs apart: the name of each folder, behind those above it where two have the same name.
+
+    A folder that is there twice gets a number. `runs`: their whole paths.
+    """
+    labels = {run: _label(run, 1) for run in runs}
+    for depth in range(2, max((len(run.parts) for run in runs), default=0) + 1):
+        times = Counter(labels.values())
+        labels = {run: label if times[label] == 1 else _label(run, depth) for run, label in labels.items()}
+    seen, found = Counter[Path](), list[str]()
+    for run in runs:
+        seen[run] += 1
+        found.append(labels[run] if seen[run] == 1 else f"{labels[run]} #{seen[run]}")
+    return found
+
+
+def _label(run: Path, depth: int) -> str:
+    """The last names of a path; bytes of it that are no UTF-8 become escapes."""
+    return str(Path(*run.parts[-depth:])).encode(errors="backslashreplace").decode()
+
+
 def exposition(runs: Iterable[Shown]) -> str:
     """The whole page."""
     found: dict[str, tuple[str, str, list[Series]]] = {}
@@ -58,8 +81,15 @@ def exposition(runs: Iterable[Shown]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_run(state: str, now: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Series]]]:
+def _of_run(state: str, now: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str, list[Series]]]:
     yield "up", "gauge", "1 while the controller of the run is at work.", [Series({}, state == "live")]
+    readable = [Series({}, now is not None)]
+    yield "readable", "gauge", "1 if the run's history can be read; else nothing but this is known.", readable
+    if now is not None:
+        yield from _of_now(now)
+
+
+def _of_now(now: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Series]]]:
     yield "steps_total", "counter", "Train steps finished.", [Series({}, now["steps"])]
     yield "policy_version", "gauge", "Newest published version.", [Series({}, now["published_version"])]
     yield "run_seconds", "gauge", "Time of the run.", [Series({}, now["now_s"])]

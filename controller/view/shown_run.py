@@ -47,7 +47,7 @@ class ShownRun:
         path = Path(run)
         self.path = path if path.is_dir() else path.parent
         self._lock = Lock()
-        self.name = self.path.resolve().name
+        self.name = self.path.resolve().name.encode(errors="backslashreplace").decode()
         self._keyframes_bytes = keyframes_bytes
         self._journal = FollowedJournal(path, is_live=lambda: self.state() == "live")
         self._looking = Lock()  # held for moments only

@@ -7,6 +7,7 @@ holds up another; what fails is told in one sentence, with its status; what many
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 from anyio import to_thread
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,7 +27,7 @@ from controller.view.door.shared import Made, SharedAnswers
 from controller.view.door.viewers import Viewers
 from controller.view.over_time import ages, starts
 from controller.view.past.replica import StillReading
-from controller.view.prometheus import exposition
+from controller.view.prometheus import Shown, exposition, labels_of
 from controller.view.shown_run import ShownRun
 from controller.view.stacks import stacks_of
 from controller.view.whatif import WhatIf
@@ -34,11 +36,25 @@ from protocol.errors import ConfigError, RunError, StaleFlowError
 PAGES = Path(__file__).parent / "pages"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 NO_NUMBER = 1 << 53  # of a group or a step: messages have smaller ones
+MOST_DIGITS = 15  # of a number in an address; all of so many are smaller
 PACKED_BYTES = 1_000  # an answer from so many on: what a fleet does is a tenth of its size then
 PATIENCE_S = 0.3  # of reading a journal, before the page is told how far it is
 MOMENTS = ("event", "second", "step")
 Order = Callable[[str, str, str, str], Awaitable[str]]
 """`order(run, action, argument, why)` gives an order to a live run and returns its answer."""
+
+
+class Number(Convertor[int]):
+    """A number in an address; NO_NUMBER for one with so many digits that nothing has it."""
+
+    regex = "[0-9]+"
+
+    def convert(self, value: str) -> int:
+        """Leading zeros count as digits, too."""
+        return int(value) if len(value) <= MOST_DIGITS else NO_NUMBER
+
+
+register_url_convertor("number", Number())
 
 
 class Site:
@@ -47,6 +63,7 @@ class Site:
     def __init__(self, runs: list[ShownRun], access: Access, *, order: Order | None) -> None:
         """`order`: None for a view that may only look."""
         self._runs, self._access, self._order = runs, access, order
+        self._names = labels_of([run.path.resolve() for run in runs])
         self._whatif, self._shared = WhatIf(), SharedAnswers()
         self._one_at_a_time = asyncio.Lock()
         self._files = {
@@ -57,7 +74,7 @@ class Site:
 
     def app(self) -> ASGIApp:
         """For an ASGI server."""
-        one = "/api/runs/{run:int}"
+        one = "/api/runs/{run:number}"
         routes = [
             Route("/", self._page),
             Route("/pages/{name:path}", self._page),
@@ -77,7 +94,7 @@ class Site:
             Route(f"{one}/starts", self._of(lambda run, ask: starts(run, _at(ask), patience_s=PATIENCE_S))),
             Route(f"{one}/ages", self._of(lambda run, ask: ages(run))),
             Route(
-                f"{one}/groups/{{group:int}}",
+                f"{one}/groups/{{group:number}}",
                 self._of(
                     lambda run, ask: run.group(ask.path_params["group"], _at(ask), patience_s=PATIENCE_S)
                 ),
@@ -85,7 +102,7 @@ class Site:
             Route(f"{one}/samples", self._of(lambda run, ask: run.samples())),
             Route(f"{one}/samples/found", self._of(lambda run, ask: run.find_samples(ask.query_params))),
             Route(
-                f"{one}/samples/{{step:int}}/{{group:int}}",
+                f"{one}/samples/{{step:number}}/{{group:number}}",
                 self._of(lambda run, ask: run.sample(ask.path_params["step"], ask.path_params["group"])),
             ),
             Route(f"{one}/metrics", self._of(lambda run, ask: run.metrics())),
@@ -108,7 +125,9 @@ class Site:
 
     async def _list(self, asked: Request) -> Response:
         def look() -> dict[str, Any]:
-            return {"runs": [_facts(run) for run in self._runs], "may_act": self._order is not None}
+            named = zip(self._runs, self._names, strict=True)
+            facts = [_facts(run) | {"name": name} for run, name in named]
+            return {"runs": facts, "may_act": self._order is not None}
 
         return await self._answer(asked, lambda: _made(look))
 
@@ -138,10 +157,11 @@ class Site:
         try:
             order = json.loads(await asked.body())
             words = [str(order.get(name, "")) for name in ("action", "argument", "why")]
+            "".join(words).encode()  # half a character is no text, and no message has it
         except (ValueError, AttributeError, RecursionError):
             return _error(400, "An order is a JSON object with action, argument and why.")
         try:
-            return JSONResponse({"answer": await self._order(str(run.path), *words)})
+            return _answered({"answer": await self._order(str(run.path), *words)})
         except StaleFlowError as error:
             return _error(409, str(error))
 
@@ -156,7 +176,7 @@ class Site:
             return _error(400, "Expected a JSON object with the name of a worker, or `controller`.")
         try:
             async with self._one_at_a_time:
-                return JSONResponse({"stacks": await to_thread.run_sync(stacks_of, run.path, worker)})
+                return _answered({"stacks": await to_thread.run_sync(stacks_of, run.path, worker)})
         except StaleFlowError as error:
             return _error(409, str(error))
 
@@ -177,25 +197,24 @@ class Site:
             wanted = json.loads(await asked.body())
             changes, at_s = dict(wanted["changes"]), wanted.get("at_s")
             at_s = None if at_s is None else float(at_s)
-        except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-            return _error(400, "Expected a JSON object with changes, and at_s or null.")
+            if at_s is not None and not math.isfinite(at_s):
+                raise ValueError
+        except (ValueError, OverflowError, AttributeError, KeyError, TypeError, RecursionError):
+            return _error(400, "Expected a JSON object with changes, and at_s: seconds of the run, or null.")
         try:
-            return JSONResponse(await self._whatif.begin(self._runs[number].path, changes, at_s))
+            return _answered(await self._whatif.begin(self._runs[number].path, changes, at_s))
         except StaleFlowError as error:
             return _error(409, str(error))
 
     async def _prediction(self, asked: Request) -> Response:
         cancels = asked.method == "DELETE"
-        return JSONResponse(await self._whatif.cancel() if cancels else self._whatif.state())
+        return _answered(await self._whatif.cancel() if cancels else self._whatif.state())
 
     async def _prometheus(self, asked: Request) -> Response:
         def look() -> str:
-            return exposition((run.name, run.state(), run.now({})) for run in self._runs)
+            return exposition(map(_figures, self._runs, self._names))
 
-        try:
-            return PlainTextResponse(await to_thread.run_sync(look))
-        except StaleFlowError as error:
-            return PlainTextResponse(f"{error}\n", 500)
+        return PlainTextResponse(await to_thread.run_sync(look))
 
 
 class Guarded:
@@ -218,8 +237,8 @@ class Guarded:
         if scope["path"].startswith("/api/"):
             denied = self._viewers.objection(headers, time.monotonic())
             if denied is not None:
-                refused = JSONResponse({"error": denied.reason}, denied.status, headers=HEADERS)
-                await refused(scope, receive, send)
+                refused = _error(denied.status, denied.reason)
+                await refused(scope, receive, _with_headers(send, HEADERS))
                 return
         more = dict(HEADERS)
         if self._access.brings_token(asked):
@@ -256,7 +275,19 @@ def _bounded(receive: Receive) -> Receive:
 
 
 def _error(status: int, text: str) -> Response:
-    return JSONResponse({"error": text}, status)
+    return _answered({"error": text}, status)
+
+
+def _answered(found: dict[str, Any], status: int = 200) -> Response:
+    return Response(_json(found).body, status, media_type="application/json")
+
+
+def _figures(run: ShownRun, name: str) -> Shown:
+    """Of one run; one that cannot be read keeps nobody from the others."""
+    try:
+        return name, run.state(), run.now({})
+    except StaleFlowError:
+        return name, run.state(), None
 
 
 def _facts(run: ShownRun) -> dict[str, Any]:
@@ -308,4 +339,4 @@ async def _made(look: Callable[[], dict[str, Any]], *, said: Callable[[], dict[s
 
 def _json(found: dict[str, Any], status: int = 200) -> Made:
     text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Made(status, text.encode())
+    return Made(status, text.encode(errors="backslashreplace"))  # half a character is an escape in JSON, too

@@ -34,9 +34,9 @@ def recorded(path, config=CONFIG, **more):
 class Browser:
     """Asks a site as a browser with the token would, unless it is told otherwise."""
 
-    def __init__(self, run, *, order=None):
+    def __init__(self, *runs, order=None):
         self.access = Access(host="127.0.0.1", port=8470, token="secret")
-        site = Site([ShownRun(run)], self.access, order=order)
+        site = Site([ShownRun(run) for run in runs], self.access, order=order)
         site._shared = SharedAnswers(count().__next__)  # no answer is still young when it asks again
         self.app = site.app()
 

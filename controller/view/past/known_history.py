@@ -151,7 +151,7 @@ class KnownHistory:
     def _known_event(self, at: dict[str, str]) -> dict[str, str]:
         """The event of a train step in place of its number, if the pass over the history has met it."""
         step = at.get("step", "")
-        if "event" in at or self.background is None or not step.isascii() or not step.isdecimal():
+        if "event" in at or self.background is None or not step.isdecimal() or len(step) > 15:
             return at
         with self.background.lock:
             number = self.background.timeline.event_of_step(int(step))

@@ -1,8 +1,9 @@
 """Figures in Prometheus' text format."""
 
 import re
+from pathlib import Path
 
-from controller.view.prometheus import exposition
+from controller.view.prometheus import exposition, labels_of
 
 NOW = {
     "now_s": 12.5, "steps": 3, "published_version": 3, "paused": "", "queued": 2, "violations": 0,
@@ -33,6 +34,26 @@ def test_every_line_is_of_the_format_and_a_name_is_introduced_once():
     assert len(types) == len(set(types))
     assert 'staleflow_up{run="a"} 1' in lines
     assert 'staleflow_up{run="b \\"quoted\\""} 0' in lines
+
+
+def test_no_two_runs_have_the_same_label():
+    paths = ["/a/x/rb", "/b/x/rb", "/c/rb", "/c/other", "/c/other", "/rb"]
+    assert labels_of([Path(path) for path in paths]) == [
+        "a/x/rb",
+        "b/x/rb",
+        "c/rb",
+        "other",
+        "other #2",
+        "/rb",
+    ]
+    assert labels_of([]) == []
+
+
+def test_of_a_run_that_cannot_be_read_it_is_said_that_it_cannot():
+    lines = exposition([("a", "live", NOW), ("b", "live", None)]).splitlines()
+    of_b = [line for line in lines if 'run="b"' in line]
+    assert of_b == ['staleflow_up{run="b"} 1', 'staleflow_readable{run="b"} 0']
+    assert 'staleflow_readable{run="a"} 1' in lines
 
 
 def test_a_histogram_counts_up_to_all():

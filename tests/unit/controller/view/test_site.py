@@ -1,6 +1,7 @@
 """What each address of the view answers."""
 
 import json
+import os
 import random
 
 import pytest
@@ -182,12 +183,66 @@ def test_prometheus_reads_figures(browser):
         (f"{RUN}/groups/999999", 404, "No event or command"),
         (f"{RUN}/samples/1/1", 404, "No sample of group 1 of step 1 is kept"),
         ("/api/runs/7/now", 404, "There is no run 7"),
+        (f"{RUN}/moment?step={'9' * 5_000}", 404, "is no moment"),
+        (f"/api/runs/{'9' * 5_000}/now", 404, "There is no run"),
+        (f"{RUN}/groups/{'9' * 5_000}", 404, "No group and no step"),
+        (f"{RUN}/samples/{'9' * 5_000}/1", 404, "No group and no step"),
     ],
 )
 def test_what_is_not_there_is_said_in_a_sentence(browser, address, status, words):
     found = browser.json(address)
     assert found[0] == status
     assert words in found[1]["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b'{"changes": {}, "at_s": 1%s}' % (b"0" * 400),
+        b'{"changes": {}, "at_s": NaN}',
+        b'{"changes": 3}',
+    ],
+)
+def test_a_prediction_at_no_second_is_refused_in_a_sentence(browser, body):
+    status, found = browser.json(f"{RUN}/whatif", method="POST", body=body)
+    assert status == 400
+    assert "seconds of the run" in found["error"]
+
+
+def test_a_run_that_cannot_be_read_takes_no_other_one_from_prometheus(path, tmp_path):
+    bad = recorded(tmp_path / "bad")
+    (bad / "run.db").write_bytes((bad / "run.db").read_bytes()[:9_000])
+    status, _, body = Browser(path, bad).ask("/metrics")
+    assert status == 200
+    assert b'staleflow_steps_total{run="run"} 4\n' in body
+    assert b'staleflow_steps_total{run="bad"}' not in body
+    assert b'staleflow_up{run="bad"} 0\n' in body
+    assert b'staleflow_readable{run="run"} 1\nstaleflow_readable{run="bad"} 0\n' in body
+
+
+def test_runs_of_the_same_name_are_told_apart_by_the_folder_that_they_are_in(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        recorded(tmp_path / folder / "run")
+    both = Browser(tmp_path / "a" / "run", tmp_path / "b" / "run")
+    _, _, body = both.ask("/metrics")
+    assert b'staleflow_steps_total{run="a/run"} 4\nstaleflow_steps_total{run="b/run"} 4\n' in body
+    assert [run["name"] for run in both.json("/api/runs")[1]["runs"]] == ["a/run", "b/run"]
+
+
+def test_a_folder_whose_name_is_no_utf8_is_shown_with_escapes(tmp_path):
+    odd = Browser(recorded(tmp_path / os.fsdecode(b"caf\xe9")))
+    status, found = odd.json("/api/runs")
+    assert status == 200
+    assert found["runs"][0]["name"] == "caf\\udce9"
+    assert found["runs"][0]["path"] == str(tmp_path / os.fsdecode(b"caf\xe9"))
+    status, _, body = odd.ask("/metrics")
+    assert status == 200
+    assert b'staleflow_steps_total{run="caf\\\\udce9"} 4\n' in body
+    status, found = Browser(tmp_path / os.fsdecode(b"\xe9")).json(f"{RUN}/now")
+    assert status == 404
+    assert "There is no run at" in found["error"]
 
 
 @pytest.mark.parametrize("name", ["../site.py", "..%2fsite.py", "/etc/passwd", "uplot/../../access.py", ""])
@@ -212,7 +267,8 @@ def test_an_order_goes_to_the_run_and_its_answer_comes_back(path):
     assert given == [(str(path), "pause", "", "lunch")]
     refused = browser.json(f"{RUN}/actions", method="POST", body=b'{"action": "abort", "argument": 3}')
     assert refused == (409, {"error": "There is no such group."})
-    for body in (b"", b"[]", b"7", b"[" * 60_000):
+    half = b'{"action": "pause", "why": "\\ud800"}'
+    for body in (b"", b"[]", b"7", b"[" * 60_000, half):
         assert browser.json(f"{RUN}/actions", method="POST", body=body)[0] == 400
     assert browser.ask(f"{RUN}/actions")[0] == 405
     assert len(given) == 2
