@@ -7,6 +7,7 @@ said is inside as JSON without a tag, and becomes text as in the view; it shows 
 import base64
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,19 @@ def _answers(run: ShownRun) -> dict[str, Any]:
         f"{one}/timeline": run.timeline(None, None, ""),
         f"{one}/starts": starts(run, {}),
         f"{one}/ages": ages(run),
-        f"{one}/metrics": run.metrics(),
+        f"{one}/metrics": _or_error(run.metrics),
         f"{one}/samples": samples,
     }
     for step, group in samples["kept"]:
-        try:
-            found[f"{one}/samples/{step}/{group}"] = run.sample(step, group)
-        except StaleFlowError as error:  # one that is damaged keeps nobody from the others
-            found[f"{one}/samples/{step}/{group}"] = {"error": str(error)}
+        found[f"{one}/samples/{step}/{group}"] = _or_error(
+            lambda step=step, group=group: run.sample(step, group)
+        )
     return found
+
+
+def _or_error(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `look` gives; why not, as what is damaged keeps nobody from the others."""
+    try:
+        return look()
+    except StaleFlowError as error:
+        return {"error": str(error)}

@@ -39,6 +39,14 @@ def test_it_names_no_other_place(path):
     assert 'from "./' not in text
 
 
+def test_a_damaged_line_of_metrics_is_said_where_they_would_be_and_the_rest_is_there(tmp_path):
+    run = recorded(tmp_path / "run")
+    (run / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "half\n')
+    found = answers_in(one_file(ShownRun(run)))["found"]
+    assert "Line 2 of" in found["/api/runs/0/metrics"]["error"]
+    assert found["/api/runs/0/now"]["steps"] == 4
+
+
 def test_what_a_model_says_ends_no_script(path, monkeypatch):
     monkeypatch.setattr(ShownRun, "samples", lambda run: {"kept": [(1, 1)], "has_text": True})
     monkeypatch.setattr(ShownRun, "sample", lambda run, step, group: {"prompt": HOSTILE})
