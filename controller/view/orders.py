@@ -64,8 +64,8 @@ def _as_json(assignment: str) -> str:
         raise ConfigError(f"`set` needs {ARGUMENTS['set']}; found {assignment!r}.")
     try:
         return f"{key}={json.dumps(yaml.safe_load(text))}"
-    except (yaml.YAMLError, TypeError) as error:
-        raise ConfigError(f"The value of {key} is no plain value: {text!r}.") from error
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError):
+        raise ConfigError(f"The value of {key} is no plain value: {text!r:.80}.") from None
 
 
 async def ask(run: str, message: Message) -> str:

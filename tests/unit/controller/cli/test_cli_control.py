@@ -34,6 +34,8 @@ def test_an_order_is_one_message(action, argument, message):
         ("pause", "x", "about the whole run"),
         ("set", "samples.groups", "needs a live key"),
         ("set", "samples.groups=2020-01-01", "no plain value"),
+        ("set", "samples.groups=2020-99-99", "no plain value"),
+        ("set", "samples.groups=" + "[" * 5_000, "no plain value"),
     ],
 )
 def test_what_is_no_order_is_refused_here(action, argument, text):
