@@ -8,6 +8,9 @@ import os
 import signal
 import sys
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +40,7 @@ def view(
     """Show runs in a browser: now, at any event before, and what the model said."""
     require_extras("web", reason="launch.py view needs the extra web")
     from controller.view.door.access import Access
-    from controller.view.door.listener import free_token_file, leave_token, listen
+    from controller.view.door.listener import left_token, listen
     from controller.view.door.server import serve
     from controller.view.orders import give
     from controller.view.shown_run import ShownRun
@@ -52,24 +55,37 @@ def view(
     access = Access(host=host, port=bound.getsockname()[1])
     site = Site(shown, access, order=None if read_only else give)
     base = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/"
-    file = free_token_file(shown[0].path)
-    is_left = leave_token(file, access.token)
-
-    def tell() -> None:
-        if sys.stdout.isatty() or not is_left:
-            say(f"View: {base}?token={access.token}")
-        else:
-            say(f"View: {base}?token=... (the token is in {file})")
-        if opens and not webbrowser.open(f"{base}?token={access.token}"):
-            say("No browser is known on this machine; open the link yourself.", is_error=True)
-
-    before = signal.signal(signal.SIGTERM, _leave)  # the server ends in order, and then raises it again
-    try:
+    with _ending_in_order(), left_token(shown[0].path, access.token, is_own=False) as file:
+        tell = partial(_tell, base, access.token, file, opens=opens)
         asyncio.run(serve(site.app(), bound, on_ready=tell))
+
+
+def _tell(base: str, token: str, file: Path | None, *, opens: bool) -> None:
+    """Print where the view is; a log or a pipe gets the name of the token's file."""
+    if sys.stdout.isatty() or file is None:
+        say(f"View: {base}?token={token}")
+    else:
+        say(f"View: {base}?token=... (the token is in {file})")
+    if opens and not webbrowser.open(f"{base}?token={token}"):
+        say("No browser is known on this machine; open the link yourself.", is_error=True)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Whoever ends this process, or closes its terminal, has it put away what it has left."""
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _leave)}  # the server ends, and raises it again
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _hang_up)
+    try:
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-        if is_left:
-            file.unlink(missing_ok=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _hang_up(number: int, frame: object) -> None:
+    """Its terminal is closed."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _leave(number: int, frame: object) -> None:

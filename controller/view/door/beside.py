@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.config.models import ViewSettings
-from controller.view.door.listener import TOKEN_FILE, leave_token, listen
+from controller.view.door.listener import left_token, listen
 from protocol.errors import ConfigError
 from protocol.private_files import for_owner_only
 
@@ -92,9 +92,7 @@ async def _start(
     bound = stack.enter_context(_listen(settings.port, port))
     port = bound.getsockname()[1]
     _remember(run, token, port)
-    has_file = leave_token(run / TOKEN_FILE, token)
-    if has_file:
-        stack.callback((run / TOKEN_FILE).unlink, missing_ok=True)
+    file = stack.enter_context(left_token(run, token, is_own=True))
     read, write = os.pipe()
     stack.callback(os.close, write)
     try:
@@ -108,7 +106,7 @@ async def _start(
         os.close(read)
     with contextlib.suppress(OSError):  # a system that forbids it
         os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
-    link = ViewLink(f"http://{HOST}:{port}/", token, run / TOKEN_FILE if has_file else None)
+    link = ViewLink(f"http://{HOST}:{port}/", token, file)
     return link, process, bound
 
 

@@ -1,13 +1,15 @@
 """Where the view listens: a free port of this machine, and the token beside the run.
 
 Invariants: only this machine can reach it: another address is refused, with the way that is safe; the token
-is in a file of its owner alone, where the run directory can be written to; nothing but the standard library
-is imported, as a run asks for it in its own process.
+is in a file of its owner alone, where the run directory can be written to, and in none that another view
+holds; nothing but the standard library is imported, as a run asks for it in its own process.
 """
 
+import fcntl
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from protocol.errors import ConfigError
@@ -51,19 +53,60 @@ def listen(host: str, port: int | None, *, key: str = "--port") -> socket.socket
     raise ConfigError(f"No port from {FIRST_PORT} to {FIRST_PORT + TRIES - 1} is free; give one with {key}.")
 
 
-def free_token_file(run: Path) -> Path:
-    """Where a view beside others of the run leaves its token: theirs are not to be overwritten."""
+@contextmanager
+def left_token(run: Path, token: str, *, is_own: bool) -> Iterator[Path | None]:
+    """The file with the token, for whoever may read the run, as long as the block lasts.
+
+    It is view.token; beside another view that has it, view.token.PID. None if neither can be written.
+    `is_own`: for the run's own view, which gets view.token whoever has it.
+    """
     file = run / TOKEN_FILE
-    return file.with_name(f"{TOKEN_FILE}.{os.getpid()}") if file.exists() else file
-
-
-def leave_token(file: Path, token: str) -> bool:
-    """Write the token where whoever may read the run finds it; whether that was possible."""
+    if is_own:
+        with suppress(OSError):
+            file.unlink()
+    descriptor = _taken(file, token)
+    if descriptor is None and not is_own:
+        file = file.with_name(f"{TOKEN_FILE}.{os.getpid()}")
+        descriptor = _taken(file, token)
+    if descriptor is None:
+        yield None
+        return
     try:
-        with os.fdopen(for_owner_only(str(file), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as opened:
-            opened.write(token)
-    except OSError:  # a copy on a disk that is only read, or a full one: the link that is printed has it
+        yield file
+    finally:
+        if _is_at(file, descriptor):  # else the run has begun meanwhile, and this is its own
+            with suppress(OSError):
+                file.unlink()
+        os.close(descriptor)
+
+
+def _taken(file: Path, token: str) -> int | None:
+    """The file with the token in it, locked while it is open; None if a view has it, or nobody can write it.
+
+    The lock ends with its process, however that ends: what a view that was killed has left is nobody's.
+    """
+    try:
+        descriptor = for_owner_only(file, os.O_WRONLY | os.O_CREAT)
+    except OSError:  # a copy on a disk that is only read: the link that is printed has it
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(file, descriptor):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, token.encode())
+            return descriptor
+    except BlockingIOError:
+        pass
+    except OSError:  # a full disk
         with suppress(OSError):
             file.unlink()  # half of a token is none
+    os.close(descriptor)
+    return None
+
+
+def _is_at(file: Path, descriptor: int) -> bool:
+    """Whether this open file is the one of that name."""
+    try:
+        return os.path.samestat(file.stat(), os.fstat(descriptor))
+    except OSError:
         return False
-    return True

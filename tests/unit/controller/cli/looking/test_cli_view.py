@@ -1,11 +1,20 @@
 """`launch.py view`: what is refused before anything listens."""
 
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 
 from controller.cli.main import main
+from controller.view.door.listener import left_token
 from controller.view.orders import give
 from protocol.errors import ConfigError
 from tests.support.shown_run import recorded
+
+ROOT = Path(__file__).resolve().parents[5]
 
 
 def test_a_run_that_is_not_there_is_said(tmp_path, capsys):
@@ -44,7 +53,6 @@ def test_a_run_that_cannot_be_read_keeps_nobody_from_the_others(tmp_path, capsys
 
 def test_another_view_leaves_the_token_of_the_runs_own_where_it_is(tmp_path, capsys, monkeypatch):
     run = recorded(tmp_path / "run")
-    (run / "view.token").write_text("of the run's own view")
 
     async def serve(app, bound, on_ready):
         bound.close()
@@ -54,9 +62,35 @@ def test_another_view_leaves_the_token_of_the_runs_own_where_it_is(tmp_path, cap
         assert len(mine.read_text()) > 32
 
     monkeypatch.setattr("controller.view.door.server.serve", serve)
-    assert main(["view", str(run)]) == 0
-    assert (run / "view.token").read_text() == "of the run's own view"
-    assert not list(run.glob("view.token.*"))
+    with left_token(run, "of the run's own view", is_own=True):
+        assert main(["view", str(run)]) == 0
+        assert (run / "view.token").read_text() == "of the run's own view"
+        assert not list(run.glob("view.token.*"))
+
+
+@contextmanager
+def viewed(run, **more):
+    """A process that shows the run, once it does."""
+    words = [sys.executable, "launch.py", "view", str(run)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, **more) as process:
+        try:
+            assert process.stdout is not None
+            assert f"(the token is in {run / 'view.token'})" in process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_closed_terminal_ends_a_view_which_takes_its_token_along_and_a_killed_one_keeps_no_place(tmp_path):
+    run = recorded(tmp_path / "run")
+    with viewed(run):
+        pass
+    dead = (run / "view.token").read_text()
+    with viewed(run) as process:
+        assert (run / "view.token").read_text() != dead
+        process.send_signal(signal.SIGHUP)
+        assert process.wait() == 128 + signal.SIGTERM
+    assert not list(run.glob("view.token*"))
 
 
 @pytest.mark.parametrize("is_there", [True, False])

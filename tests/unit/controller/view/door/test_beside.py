@@ -1,6 +1,7 @@
 """The view that a run starts: a link at once, a process that waits for a page, and nothing left behind."""
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -84,7 +85,7 @@ async def test_the_next_life_of_a_run_has_the_same_link_and_a_copy_has_no_key_to
 async def test_on_a_full_disk_the_link_itself_leads_to_the_view(tmp_path, monkeypatch):
     run = recorded(tmp_path / "run")
     (run / "logs").mkdir(exist_ok=True)
-    monkeypatch.setattr(beside, "leave_token", lambda file, token: False)
+    monkeypatch.setattr(beside, "left_token", lambda run, token, *, is_own: contextlib.nullcontext())
     warned = []
     async with view_beside(run, ViewSettings(), on_warning=warned.append) as link:
         assert not (run / "view.token").exists()

@@ -2,12 +2,18 @@
 
 import os
 import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from controller.view.door import listener
-from controller.view.door.listener import leave_token, listen
+from controller.view.door.listener import left_token, listen
 from protocol.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[5]
 
 
 def test_another_machine_cannot_reach_it():
@@ -27,11 +33,44 @@ def test_a_port_that_is_taken_is_passed_over_or_said():
         assert first.getsockname()[1] != second.getsockname()[1]
 
 
-def test_the_token_is_for_its_owner_alone(tmp_path):
-    assert leave_token(tmp_path / "view.token", "secret")
-    assert (tmp_path / "view.token").read_text() == "secret"
-    assert (tmp_path / "view.token").stat().st_mode & 0o777 == 0o600
-    assert not leave_token(tmp_path / "nowhere" / "view.token", "secret")
+def test_the_token_is_for_its_owner_alone_and_gone_with_the_view(tmp_path):
+    with left_token(tmp_path, "secret", is_own=False) as file:
+        assert file == tmp_path / "view.token"
+        assert file.read_text() == "secret"
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.iterdir())
+    with left_token(tmp_path / "nowhere", "secret", is_own=False) as file:
+        assert file is None
+
+
+def test_a_view_leaves_the_token_of_one_that_goes_on_and_takes_the_place_of_one_that_was_killed(tmp_path):
+    words = "from pathlib import Path; from controller.view.door.listener import left_token\n"
+    words += (
+        f"with left_token(Path({str(tmp_path)!r}), 'a much longer first', is_own=False): print(); input()"
+    )
+    command = [sys.executable, "-c", words]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        with left_token(tmp_path, "second", is_own=False) as file:
+            assert file == tmp_path / f"view.token.{os.getpid()}"
+            assert file.read_text() == "second"
+        assert (tmp_path / "view.token").read_text() == "a much longer first"
+        first.kill()
+    assert (tmp_path / "view.token").exists(), "nobody could take it away"
+    with left_token(tmp_path, "third", is_own=False) as file:
+        assert file == tmp_path / "view.token"
+        assert file.read_text() == "third"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_run_itself_takes_the_file_from_a_view_which_then_leaves_it_there(tmp_path):
+    with ExitStack() as run:
+        with left_token(tmp_path, "of a view", is_own=False):
+            own = run.enter_context(left_token(tmp_path, "of the run", is_own=True))
+            assert own == tmp_path / "view.token"
+        assert own.read_text() == "of the run"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_keeps_no_token_and_nobody_from_looking(tmp_path, monkeypatch):
@@ -40,5 +79,7 @@ def test_a_full_disk_keeps_no_token_and_nobody_from_looking(tmp_path, monkeypatc
         return os.open("/dev/full", os.O_WRONLY)
 
     monkeypatch.setattr(listener, "for_owner_only", full)
-    assert not leave_token(tmp_path / "view.token", "secret")
-    assert not (tmp_path / "view.token").exists()
+    monkeypatch.setattr(listener, "_is_at", lambda file, descriptor: True)
+    with left_token(tmp_path, "secret", is_own=False) as file:
+        assert file is None
+    assert not list(tmp_path.iterdir())
