@@ -1,6 +1,7 @@
 """Answers browsers on a socket until it is told to end, or nobody has asked for long.
 
-Invariant: a server that ends closes its socket.
+Invariants: a server that ends closes its socket; a connection takes another one's place only while something
+is asked on it, or for KEPT_S.
 Measured: Python's garbage collector took a quarter of the processor's time of a view that follows a
 quickstart, nearly all of it by looking at the whole core again and again, which leaves next to no cycles.
 """
@@ -13,12 +14,13 @@ from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from controller.view.door.viewers import MOST
 
 MOST_AT_ONCE = 6 * MOST + 16  # connections: a browser opens six while it loads a page; and those of programs
 YOUNG = 10_000  # objects more than there were before the collector looks at the youngest; Python has 700
-KEPT_S = 20  # for which a connection that says nothing is kept
+KEPT_S = 20  # for which a connection is kept that has not asked for anything, or not to its end
 
 
 async def serve(
@@ -27,8 +29,8 @@ async def serve(
     """Answer until the process is asked to end, or no request was open for `idle_s`."""
     watched = Watched(app)
     config = uvicorn.Config(
-        watched, log_level="warning", access_log=False, limit_concurrency=MOST_AT_ONCE, lifespan="off",
-        timeout_keep_alive=KEPT_S, server_header=False, timeout_graceful_shutdown=1,
+        watched, http=Prompt, log_level="warning", access_log=False, limit_concurrency=MOST_AT_ONCE,
+        lifespan="off", timeout_keep_alive=KEPT_S, server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(config)
     if idle_s is not None:
@@ -50,6 +52,38 @@ def rarer_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+class Prompt(H11Protocol):
+    """A connection that is closed after KEPT_S without a request: uvicorn waits for the first for ever."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """It has said nothing yet."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request, or its end; more parts give no more time."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody waits for it any more."""
+        super().connection_lost(exc)
+        self._forget()
+
+    def _wait(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._patience is None:
+            self._patience = self.loop.call_later(KEPT_S, self.timeout_keep_alive_handler)
+
+    def _forget(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
 
 class Watched:
