@@ -2,6 +2,10 @@
 
 import json
 import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -14,6 +18,8 @@ from controller.durability.store import SCHEMA_VERSION, Store
 from protocol.errors import RunError
 from tests.support.answered_run import AnsweredRun
 from tests.support.recorded_run import record
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_a_finished_run_is_read_without_leaving_a_trace(tmp_path):
@@ -53,6 +59,31 @@ def test_a_run_that_goes_on_is_read_as_it_stood_at_the_opening(tmp_path):
     with Recording(tmp_path) as recording:
         assert len(list(recording.events())) == 9
     Store.close(run.store)
+
+
+def test_a_copy_with_its_log_where_nothing_can_be_written_says_what_to_do(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=1)
+    run.store.close = lambda: None  # the run goes on
+    run.to_the_end(max_events=7, flush=False)
+    look = (
+        "import os, sys; from controller.durability.recording import Recording\n"
+        "if not os.geteuid(): os.setgid(65534); os.setuid(65534)\n"
+        "try: print(Recording(sys.argv[1]).last)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    with TemporaryDirectory() as folder:  # pytest's own are for one user alone
+        for name in ("run.db", "run.db-wal"):
+            (Path(folder) / name).write_bytes((tmp_path / name).read_bytes())
+        told = []
+        for mode in (0o555, 0o777):
+            Path(folder).chmod(mode)
+            told.append(subprocess.check_output([sys.executable, "-c", look, folder], cwd=ROOT, text=True))
+        Path(folder).chmod(0o700)
+    Store.close(run.store)
+    assert told[1] == "7\n", "where it may write, SQLite makes what is missing"
+    assert told[0].startswith("RunError ")
+    assert "Copy run.db and run.db-wal into a folder that you may write to" in told[0]
+    assert "disk" not in told[0]
 
 
 def test_the_code_that_made_a_run_is_compared_with_the_code_here(tmp_path):
