@@ -5,12 +5,14 @@ lines by the run's own ones before, and says nothing until it has enough of them
 raises none, at any of its steps.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import fsum
 from statistics import fmean, median
 
 from controller.core.decisions.training.logprob_drift import FRESH_TOKENS, is_other_temperature
 from controller.core.state.snapshot import Alarm
+from controller.history.metric_lines import MetricLines
 from strategies.outcomes import EPSILON
 
 Line = Mapping[str, object]
@@ -72,7 +74,7 @@ def _collapsed(lines: Sequence[Line]) -> str:
     if len(entropy) < 2 * NEWEST or len(reward) < 2 * NEWEST:
         return ""
     first, now = fmean(entropy[:NEWEST]), fmean(entropy[-NEWEST:])
-    best = max(fmean(reward[i : i + NEWEST]) for i in range(len(reward) - NEWEST + 1))
+    best = max(map(fsum, zip(*(reward[i:] for i in range(NEWEST)), strict=False))) / NEWEST
     lost = best - fmean(reward[-NEWEST:])
     if now >= ENTROPY_SHARE * first or lost < max(LESS, LOST_REWARD * abs(best)):
         return ""
@@ -89,8 +91,10 @@ def _drifted(lines: Sequence[Line]) -> str:
 
 def _is_at_odds(lines: Sequence[Line]) -> str:
     """What the newest tokens tell that were sampled by the very weights that were then trained."""
-    told = map(_engine, reversed(lines))
-    found = next((one for one in told if one.get("engine/fresh_tokens", 0.0) >= FRESH_TOKENS), {})
+    tokens = _column(lines, "engine/fresh_tokens")
+    told = (place for place in range(len(lines) - 1, -1, -1) if (tokens[place] or 0.0) >= FRESH_TOKENS)
+    place = next(told, None)
+    found = {} if place is None else _engine(lines[place])
     if is_other_temperature(found):
         return f"the engine samples at {found['engine/temperature']:.2f} times the trainer's temperature"
     if (kl := found.get("engine/fresh_kl", 0.0)) > FRESH_MOST:
@@ -152,18 +156,15 @@ def _wasted(lines: Sequence[Line]) -> str:
 def _slow_rewards(lines: Sequence[Line]) -> str:
     """The next step waits for nothing but rewards; said until that is clearly less again."""
     newest = 0.0
+    scoring = [share or 0.0 for share in _column(lines, "phase/scoring")]
     for end in range(len(lines), NEWEST - 1, -1):
-        share = _scoring(lines[end - NEWEST : end])
+        share = fmean(scoring[end - NEWEST : end])
         newest = share if end == len(lines) else newest
         if share > SCORING_SHARE:
             return f"for {newest:.0%} of the last {NEWEST} steps' time only rewards were missing"
         if share <= LESS_SCORING:
             break
     return ""
-
-
-def _scoring(lines: Sequence[Line]) -> float:
-    return fmean(_one(line, "phase/scoring") or 0.0 for line in lines)
 
 
 Rule = Callable[[Sequence[Line]], str]
@@ -219,11 +220,11 @@ def _is_hacked(lines: Sequence[Line], evaluations: Sequence[Line]) -> str:
 
 
 def _all(lines: Sequence[Line], key: str) -> list[float]:
-    return list(_numbers(lines, key))
+    return [value for value in _column(lines, key) if value is not None]
 
 
 def _last(lines: Sequence[Line], key: str, count: int) -> list[float]:
-    return list(_numbers(lines[-count:], key))
+    return _all(lines[-count:], key)
 
 
 def _grown(lines: Sequence[Line], key: str) -> float:
@@ -232,10 +233,9 @@ def _grown(lines: Sequence[Line], key: str) -> float:
     return now - before if isinstance(now, int | float) and isinstance(before, int | float) else 0.0
 
 
-def _numbers(lines: Sequence[Line], key: str) -> Iterator[float]:
-    for line in lines:
-        if (value := _one(line, key)) is not None:
-            yield value
+def _column(lines: Sequence[Line], key: str) -> Sequence[float | None]:
+    """A number of each line; None where it has none."""
+    return lines.column(key) if isinstance(lines, MetricLines) else [_one(line, key) for line in lines]
 
 
 def _one(line: Line, key: str) -> float | None:

@@ -19,9 +19,10 @@ PACE_STEPS = 10  # that the time to the end is estimated from
 LEAST_STEPS = 3  # with fewer there is no spread
 PHASE = "phase/"
 Json = dict[str, Any]
+Line = Mapping[str, Any]
 
 
-def pace_of(lines: Sequence[Json], step: int, config: Config, *, cap: float) -> Json:
+def pace_of(lines: Sequence[Line], step: int, config: Config, *, cap: float) -> Json:
     """Of the lines up to a step; `cap`: batches that may be in the system, which advice depends on."""
     up_to = (line for line in reversed(lines) if at_most(line, "step", step))
     found = [*islice(up_to, MOST_STEPS + 1)][::-1]
@@ -38,9 +39,9 @@ def pace_of(lines: Sequence[Json], step: int, config: Config, *, cap: float) -> 
     }
 
 
-def _timed(lines: Sequence[Json]) -> list[tuple[Json, float]]:
+def _timed(lines: Sequence[Line]) -> list[tuple[Line, float]]:
     """Lines with the seconds that they took; the first has none, as nothing says when it began."""
-    found: list[tuple[Json, float]] = []
+    found: list[tuple[Line, float]] = []
     before: Any = None
     for line in lines:
         now = line.get("time_s")
@@ -55,13 +56,13 @@ def _mean(values: Any) -> float | None:
     return fmean(found) if found else None
 
 
-def _weighted(timed: Sequence[tuple[Json, float]], key: str) -> float | None:
+def _weighted(timed: Sequence[tuple[Line, float]], key: str) -> float | None:
     """The mean over the seconds that the steps took."""
     found = [(float(line[key]), held) for line, held in timed if is_number(line.get(key))]
     return sum(value * held for value, held in found) / sum(held for _, held in found) if found else None
 
 
-def _verdict(timed: Sequence[tuple[Json, float]], config: Config, cap: float) -> str:
+def _verdict(timed: Sequence[tuple[Line, float]], config: Config, cap: float) -> str:
     spent: dict[str, float] = {}
     for line, held in timed:
         for key, share in line.items():

@@ -4,7 +4,7 @@ Invariants: pure, and nothing is changed; every number is the core's own; a grou
 few hundred bytes, so that thousands of them are one answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 from typing import Any
@@ -94,7 +94,7 @@ def _roles(workers: Sequence[Json]) -> list[Json]:
     return list(found.values())
 
 
-def figures_of(lines: Sequence[Json], step: int) -> dict[str, float]:
+def figures_of(lines: Sequence[Mapping[str, Any]], step: int) -> dict[str, float]:
     """What Now and Prometheus tell of the newest of some lines of metrics.jsonl up to this step.
 
     Its reward, speed, arithmetic, memory and phases, and what it says of an agent's episodes.
@@ -104,7 +104,7 @@ def figures_of(lines: Sequence[Json], step: int) -> dict[str, float]:
     return {key: value for key, value in newest.items() if key.startswith(told) and is_number(value)}
 
 
-def recent_of(lines: Sequence[Json], step: int) -> Json:
+def recent_of(lines: Sequence[Mapping[str, Any]], step: int) -> Json:
     """The mean shares of what the last steps up to this one waited for, and how many steps that is."""
     reached = (line for line in reversed(lines) if at_most(line, "step", step))
     newest = [line for line, _ in zip(reached, range(RECENT), strict=False)]

@@ -1,21 +1,27 @@
 """What a run wrote beside its journal, as pages want it: lines as columns.
 
-Invariant: a file is read as it is at that moment, and may be in the middle of being written.
+Invariants: a file is read as it is at that moment, and may be in the middle of being written; of a long file
+no more is in memory at once than AT_ONCE_BYTES and what is kept of it.
 """
 
 import json
 import os
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from controller.history.alarms import alarms
+from controller.history.metric_lines import LineColumns, MetricLines
 from protocol.errors import RunError
 
 Json = dict[str, Any]
-LINES = ("metrics.jsonl", "evaluations.jsonl")
-MOST_LINES = 200_000  # of metrics.jsonl
+Lines = Sequence[Mapping[str, Any]]
+NO_LINES: Lines = []
+LINES = METRICS, EVALUATIONS = ("metrics.jsonl", "evaluations.jsonl")
+MOST_LINES = 200_000  # of a file
+AT_ONCE_BYTES = 4 << 20  # of a file, of which the lines are read
 GROWING = ("run.db", "run.db-wal", "status.json")
 SILENT_S = 15.0  # status.json is written every 10 s, though nothing has changed
 KNOWN_BYTES = 64  # of the end of a line that tell one file from another
@@ -27,8 +33,8 @@ SAID = {"steps": int, "steps_wanted": int, "published_version": int, "waiting_fo
 class Alarmed(NamedTuple):
     """What was wrong, and after which lines: a page asks again before there are others."""
 
-    lines: list[Json]
-    evaluations: list[Json]
+    lines: Lines
+    evaluations: Lines
     steps: int
     found: list[Json]
 
@@ -37,27 +43,31 @@ class Written:
     """Lines of a run's files, of which new ones are read when somebody looks."""
 
     def __init__(self, run: Path) -> None:
-        self._files = {name: GrowingLines(run / name) for name in LINES}
+        self._files = {
+            METRICS: GrowingLines(run / METRICS, lambda: LineColumns(MOST_LINES)),
+            EVALUATIONS: GrowingLines(run / EVALUATIONS),
+        }
         self.own = OwnWords(run)
         self._alarmed: Alarmed | None = None
 
-    def lines(self, name: str) -> list[Json]:
+    def lines(self, name: str) -> Lines:
         """Those of a file. Raises: RunError if it is damaged."""
         return self._files[name].read()
 
-    def readable(self, name: str) -> list[Json]:
+    def readable(self, name: str) -> Lines:
         """Those of a file, for pages that are about something else: none if it is damaged."""
         try:
             return self.lines(name)
         except RunError:
-            return []
+            return NO_LINES
 
     def alarms(self, steps: int, *, bound: int) -> list[Json]:
         """What was wrong after this train step, with readable files."""
         lines, evaluations = (self.readable(name) for name in LINES)
         known = self._alarmed
-        if known is None or (known.lines, known.evaluations, known.steps) != (lines, evaluations, steps):
-            made = [line for line in lines if at_most(line, "step", steps)]
+        is_known = known is not None and known.lines is lines and known.evaluations is evaluations
+        if known is None or not is_known or known.steps != steps:
+            made = lines.up_to(steps) if isinstance(lines, MetricLines) else ()
             evaluated = [line for line in evaluations if at_most(line, "policy_version", steps)]
             found = [alarm._asdict() for alarm in alarms(made, evaluated, bound=bound)]
             known = self._alarmed = Alarmed(lines, evaluations, steps, found)
@@ -109,52 +119,82 @@ class OwnWords:
         return self._known[1]
 
 
+class Kept(Protocol):
+    """What keeps lines of a file that grows: `lines` are others when there are more; one may hold them."""
+
+    @property
+    def lines(self) -> Lines:
+        """All that are kept."""
+        ...
+
+    def add(self, lines: list[Json]) -> None:
+        """Keep these, too."""
+
+
+class Listed:
+    """Keeps lines as they are, with all that is in them."""
+
+    def __init__(self) -> None:
+        self.lines: Lines = []
+
+    def add(self, lines: list[Json]) -> None:
+        """Another list: who holds one keeps it."""
+        self.lines = [*self.lines, *lines][-MOST_LINES:]
+
+
 class GrowingLines:
     """The whole lines of a file that grows: what was read is not read again, unless the file is another."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, Lock()  # pages are answered by several threads
+    def __init__(self, path: Path, make: Callable[[], Kept] = Listed) -> None:
+        """`make`: what keeps them."""
+        self._path, self._make, self._lock = path, make, Lock()  # pages are answered by several threads
         self._forget()
 
     def _forget(self) -> None:
         self._inode, self._offset = 0, 0
         self._behind = b""  # what lies before the offset, which another file would not have
-        self._count, self._lines = 0, list[Json]()
+        self._count, self._kept = 0, self._make()
 
-    def read(self) -> list[Json]:
-        """All; the very list of before if there are no new ones. Raises: RunError at a damaged one."""
+    def read(self) -> Lines:
+        """All; the very ones of before if there are no new ones. Raises: RunError at a damaged one."""
         with self._lock:
             return self._read()
 
-    def _read(self) -> list[Json]:
+    def _read(self) -> Lines:
         try:
             with self._path.open("rb") as file:
-                data = self._new(file)
+                self._go_on(file)
+                begun = b""
+                while data := file.read(AT_ONCE_BYTES):
+                    begun = self._add(begun + data)
         except FileNotFoundError:
-            self._forget()
-            return self._lines
+            if self._count:
+                self._forget()
         except OSError as error:
             raise RunError(f"{self._path} cannot be read: {error.strerror}.") from error
+        return self._kept.lines
+
+    def _add(self, data: bytes) -> bytes:
+        """Keep the whole lines; the beginning of one more is left. Raises: RunError at a damaged one."""
         whole = data[: data.rfind(b"\n") + 1]
         if whole:
             found = _parsed(self._path, whole, self._count)
             self._offset, self._count = self._offset + len(whole), self._count + len(found)
             self._behind = (self._behind + whole)[-KNOWN_BYTES:]
-            self._lines = [*self._lines, *found][-MOST_LINES:]  # another list: who holds one keeps it
-        return self._lines
+            self._kept.add(found)
+        return data[len(whole) :]
 
-    def _new(self, file: BinaryIO) -> bytes:
-        """What lies behind what was read."""
+    def _go_on(self, file: BinaryIO) -> None:
+        """To what lies behind what was read."""
         inode = os.fstat(file.fileno()).st_ino
         file.seek(self._offset - len(self._behind))
         if inode != self._inode or file.read(len(self._behind)) != self._behind:
             self._forget()
             self._inode = inode
             file.seek(0)
-        return file.read()
 
 
-def lines_of(path: Path) -> list[Json]:
+def lines_of(path: Path) -> Lines:
     """Whole lines; the last one may be in the middle of being written. Raises: RunError."""
     return GrowingLines(path).read()
 
@@ -201,7 +241,7 @@ def object_in(path: Path) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def by_source(line: Json) -> Json:
+def by_source(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """A line of evaluations.jsonl with the figures of each data source, where there are several."""
     sources = line.get("sources")
     if not isinstance(sources, dict) or len(sources) < 2:
@@ -230,13 +270,15 @@ def not_heard(quiet: float) -> list[Json]:
     return [{"name": "not heard", "owner": "controller", "evidence": evidence, "remedy": remedy}]
 
 
-def columns_of(lines: list[Json]) -> dict[str, list[float | None]]:
-    """By key, a number or nothing for each line."""
+def columns_of(lines: Lines) -> dict[str, list[float | None]]:
+    """By key, a number or nothing for each line; of many lines of metrics.jsonl thinned, see MetricLines."""
+    if isinstance(lines, MetricLines):
+        return lines.columns()
     keys = dict.fromkeys(key for line in lines for key, value in line.items() if is_number(value))
     return {key: [value if is_number(value := line.get(key)) else None for line in lines] for key in keys}
 
 
-def at_most(line: Json, key: str, most: int) -> bool:
+def at_most(line: Mapping[str, Any], key: str, most: int) -> bool:
     value = line.get(key)
     return isinstance(value, int) and value <= most
 

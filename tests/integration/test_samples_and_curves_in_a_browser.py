@@ -15,6 +15,7 @@ from tests.support.chromium import (
     page,
     pixels_of,
     playwright,
+    viewed,
     with_hostile_sample,
 )
 from tests.support.shown_run import recorded
@@ -102,6 +103,27 @@ def test_metrics_are_drawn_and_found_by_name(page):
     page.fill("input[type=search]", "of b")
     page.press("input[type=search]", "Enter")
     page.locator(".plot h3", has_text="pass@1 of b").wait_for()
+
+
+def test_curves_of_a_long_run_say_that_they_are_thinned_and_are_whole_at_their_end(browser, tmp_path):
+    run = recorded(tmp_path / "run")
+    lines = [{"step": i, "time_s": 2.0 * i, "reward/mean": 0.001 * i} for i in range(1, 9_001)]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    held_out = {"policy_version": 3_333, "reward/mean": 0.5}
+    (run / "evaluations.jsonl").write_text(f"{json.dumps(held_out)}\n")
+    with viewed(run) as (base, token):
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        wrong = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.set_default_timeout(LIMIT_MS)
+        page.goto(f"{base}?token={token}#metrics?find=reward/mean")
+        assert "Up to step 8000 a curve has the least and the most of every 16 steps" in page.inner_text(
+            ".thinned"
+        )
+        page.locator(".plot h3", has_text="9, ● held out").wait_for()
+        assert not page.locator(".plot h3", has_text="lines per point").count()
+        assert not wrong
+        page.close()
 
 
 def test_staleness_is_a_map_of_heat_and_curves_have_a_logarithmic_scale(page):

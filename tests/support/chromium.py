@@ -89,12 +89,14 @@ def viewed(*runs):
     """Address and token of a view of these runs."""
     words = [sys.executable, "launch.py", "view", *map(str, runs)]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("View: http://127.0.0.1:"), line
-        base = line.split()[1].partition("?")[0]
-        yield base, (runs[0] / "view.token").read_text()
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("View: http://127.0.0.1:"), line
+            base = line.split()[1].partition("?")[0]
+            yield base, (runs[0] / "view.token").read_text()
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")

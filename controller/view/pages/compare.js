@@ -1,6 +1,6 @@
 // Compare: up to eight runs on the same axes, their summaries, and the keys in which they differ.
 import { make, card, table, short, colour } from "./dom.js";
-import { padded } from "./metrics.js";
+import { padded, thinned } from "./metrics.js";
 import { legendOf, still } from "./timeline.js";
 
 export const isMoving = false, isOfMoment = false;
@@ -17,14 +17,14 @@ export async function render({ go, here, fetchHere }) {
     const found = await answer.json();
     return { place, run: here.runs[place], steps: answer.ok ? found.steps : {}, trouble: found.error };
   }));
-  const keys = [...new Set(columns.flatMap((one) => Object.keys(one.steps)))].filter((key) => key !== "step" && key !== "time_s");
+  const keys = [...new Set(columns.flatMap((one) => Object.keys(one.steps)))].filter((key) => key !== "step" && key !== "time_s" && key !== "lines per point");
   const chosen = (here.words.keys ?? FIRST.filter((key) => keys.includes(key)).slice(0, 6).join(" ")).split(" ").filter((key) => keys.includes(key));
   const axis = here.words.axis in AXES ? here.words.axis : "step";
   return [card(null, make("div", { class: "row" }, here.runs.map((run, place) => toggle(run, place, wanted, go)),
     "over ", make("select", { "aria-label": "axis", onchange: (event) => go({ axis: event.target.value }) }, Object.entries(AXES).map(([value, words]) => make("option", { value, selected: value === axis }, words))),
     make("select", { "aria-label": "add a metric", onchange: (event) => go({ keys: [...chosen, event.target.value].join(" ") }) }, make("option", { value: "" }, "add a metric"), keys.filter((key) => !chosen.includes(key)).map((key) => make("option", { value: key }, key)))),
     make("div", { class: "legend" }, columns.map((one, number) => make("span", {}, make("i", { style: { background: `var(--v${number % 6})` } }), one.run.name, one.trouble ? `: ${one.trouble}` : "")))),
-  card("Metrics", make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(" ") || null }))))),
+  card("Metrics", ...columns.flatMap((one) => thinned(one.steps).map((words) => make("div", { class: "dim" }, `${one.run.name}: `, words.textContent))), make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(" ") || null }))))),
   lastValues(columns, ["step", "time_s", ...chosen]),
   differences(columns),
   here.words.lanes ? timelines(columns.map((one) => one.run), wanted, fetchHere)

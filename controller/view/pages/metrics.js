@@ -4,6 +4,7 @@ import { heats } from "./heat.js";
 
 export const isMoving = false, isOfMoment = false;
 const MOST_DECADES = 6, MOST_EVALUATED = 60;
+const LINES = "lines per point"; // a column that only an answer has of which older lines are drawn together
 const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 
 export async function render({ ask, go, here }) {
@@ -13,23 +14,36 @@ export async function render({ ask, go, here }) {
   const axis = axes.includes(here.words.axis) ? here.words.axis : "step";
   const smooth = Number(here.words.smooth ?? 1), isLog = here.words.scale === "log";
   const wanted = (here.words.find ?? "").toLowerCase();
-  const keys = Object.keys(steps).filter((key) => key !== axis && key !== "step" && key.toLowerCase().includes(wanted));
+  const keys = Object.keys(steps).filter((key) => key !== axis && key !== "step" && key !== LINES && key.toLowerCase().includes(wanted));
   const groups = Map.groupBy ? Map.groupBy(keys, prefix) : grouped(keys);
   const find = make("input", { type: "search", placeholder: "part of a name", value: here.words.find ?? "", onchange: (event) => go({ find: event.target.value || null }) });
   const choose = (name, values, now) => make("select", { onchange: (event) => go({ [name]: event.target.value }) },
     values.map(([value, words]) => make("option", { value, selected: String(value) === String(now) }, words)));
   const cards = [...groups].map(([name, members]) => card(name, make("div", { class: "plots" }, members.map((key) => placed(key, steps, axis, { smooth, isLog, laid: laidOver(key, steps, evaluations) })))));
   return [card(null, make("div", { class: "row" }, find, "over ", choose("axis", axes.map((key) => [key, AXES[key]]), axis), "smoothed over ",
-    choose("smooth", [[1, "nothing"], [5, "5 steps"], [20, "20 steps"]], smooth), "scale ", choose("scale", [["linear", "linear"], ["log", "logarithmic"]], isLog ? "log" : "linear"))),
+    choose("smooth", [[1, "nothing"], [5, "5 steps"], [20, "20 steps"]], smooth), "scale ", choose("scale", [["linear", "linear"], ["log", "logarithmic"]], isLog ? "log" : "linear")), ...thinned(steps)),
     ...("staleness".includes(wanted) || wanted.includes("staleness") ? [card("staleness of what was trained, over steps", heats(ask, isLog))] : []),
     ...evaluated(evaluations, isLog, wanted), ...cards];
 }
 
-/** What evaluations say under the same name, at the steps whose version they are of; null if they say nothing. */
+/** In words, up to which step points stand for several steps; nothing if none does. */
+export function thinned(steps) {
+  const held = steps[LINES], last = held ? held.findLastIndex((lines) => lines > 1) : -1;
+  if (last < 0) return [];
+  return [make("p", { class: "dim thinned" }, `Up to step ${steps.step[last]} a curve has the least and the most of every ${2 * held[last]} steps, up to so many steps from where they were, and is smoothed over these points; each later step is a point of its own. metrics.jsonl has every step.`)];
+}
+
+/** What evaluations say under the same name, at the steps whose version they are of, or the next that is drawn; null if they say nothing. */
 function laidOver(key, steps, evaluations) {
   if (!evaluations[key]?.some((one) => one !== null) || !evaluations.policy_version) return null;
   const said = new Map(evaluations.policy_version.map((version, place) => [version, evaluations[key][place]]));
-  return steps.step.map((step) => said.get(step) ?? null);
+  if (!steps[LINES]) return steps.step.map((step) => said.get(step) ?? null);
+  const laid = steps.step.map(() => null);
+  for (const [version, value] of said) {
+    const place = steps.step.findIndex((step) => step >= version);
+    if (place > 0 || steps.step[place] === version) laid[place] = value ?? laid[place];
+  }
+  return laid;
 }
 
 const prefix = (key) => (key.includes("/") ? key.split("/")[0] : "run");

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from controller.history.metric_lines import LINES_PER_POINT
 from controller.view import written
 from controller.view.written import (
     KNOWN_BYTES,
@@ -98,6 +99,24 @@ def test_only_what_is_new_of_a_file_is_read_and_another_file_from_its_beginning(
             lines.read()
     file.unlink()
     assert lines.read() == []
+
+
+def test_a_long_file_is_read_in_pieces_and_answered_with_some_points_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(written, "AT_ONCE_BYTES", 1_000)
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(f'{{"step": {i}, "loss": {i % 7}, "of": {{"a": 1}}}}\n' for i in range(1, 9_001)))
+    run = Written(tmp_path)
+    lines = run.lines("metrics.jsonl")
+    assert len(lines) == 9_000
+    assert lines[-1] == {"step": 9_000, "loss": 9_000 % 7}, "no more of a line is held than its numbers"
+    assert run.lines("metrics.jsonl") is lines
+    found = columns_of(lines)
+    assert len(found["step"]) < 2_500
+    assert sum(found[LINES_PER_POINT]) == 9_000
+    with file.open("a") as more:
+        more.write('{"step": 9001}\nhalf\n')
+    with pytest.raises(RunError, match="Line 9002 "):
+        run.lines("metrics.jsonl")
 
 
 def test_another_file_that_ends_alike_is_read_from_its_beginning(tmp_path):
