@@ -2,7 +2,6 @@
 
 Invariants: a line is the numbers that it has: what is none, or not finite, is left out; who holds lines keeps
 them while others come; a curve that is thinned says so, keeps its least and its most, and its newest lines.
-Measured: a process is 51 MB larger with 30,000 lines of 66 keys, and was 305 MB larger with dictionaries.
 """
 
 from array import array
