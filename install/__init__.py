@@ -181,8 +181,12 @@ def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
 
 def by_hand(extras: Sequence[str]) -> str:
     """The command that installs the extras into the environment of this process."""
-    wanted = f"[{','.join(extras)}]" if extras else ""
-    return f"{sys.executable} -m pip install -e '{ROOT}{wanted}'"
+    return f"{sys.executable} -m pip install -e '{_with_extras(extras)}'"
+
+
+def _with_extras(extras: Sequence[str]) -> str:
+    """The project's folder as `pip install -e` takes it; pip refuses empty brackets."""
+    return f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
 
 
 def _go_on_in(environment: Path, arguments: list[str]) -> NoReturn:
@@ -296,7 +300,7 @@ def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None
         installer = [uv, "pip", "install", "--python", python]
     held = environment / "constraints.txt"
     held.write_text("".join(f"{line}\n" for line in constraints(extras)))
-    return [*installer, "-c", str(held), "-e", f"{ROOT}[{','.join(extras)}]"]
+    return [*installer, "-c", str(held), "-e", _with_extras(extras)]
 
 
 def constraints(extras: Sequence[str]) -> list[str]:

@@ -85,6 +85,38 @@ def test_pip_is_held_at_the_versions(environment):
     assert held.read_text() == (ROOT / "constraints" / "default.txt").read_text()
 
 
+BACKEND = """
+from pathlib import Path
+
+def prepare_metadata_for_build_editable(folder, settings=None):
+    made = Path(folder, "small-1.dist-info")
+    made.mkdir()
+    fields = "Metadata-Version: 2.1", "Name: small", "Version: 1", "Provides-Extra: lora"
+    (made / "METADATA").write_text("\\n".join(fields))
+    return made.name
+
+def build_editable(folder, settings=None, metadata=None):
+    raise NotImplementedError
+"""
+
+
+@pytest.mark.parametrize("extras", [[], ["lora"]])
+def test_the_real_pip_takes_the_command_with_extras_and_without(environment, monkeypatch, extras):
+    project = environment.parent / "small"
+    project.mkdir()
+    (project / "backend.py").write_text(BACKEND)
+    (project / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    monkeypatch.setattr(install, "ROOT", project)
+    install.python_of(environment).write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    command = install._command(environment, extras, print)
+    dry = ["--dry-run", "--no-index", "--no-deps", "--disable-pip-version-check"]
+    done = subprocess.run([*command, *dry], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Would install small-1" in done.stdout
+
+
 def test_extras_that_are_there_keep_their_versions_when_one_is_added(environment):
     install.install(environment, ["workers"])
     install.install(environment, ["lora"])
