@@ -4,6 +4,7 @@ Invariants: nothing but the standard library is imported before the dependencies
 ends in words and with exit code 130, from the first line on.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -18,6 +19,9 @@ def main() -> None:
     """Run the command line; ends the process with the exit code."""
     signal.signal(signal.SIGINT, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while one launch.py became another
+    here = os.path.dirname(os.path.realpath(__file__))
+    if here not in sys.path:  # PYTHONSAFEPATH=1 leaves it out
+        sys.path.insert(0, here)
     import install
 
     install.ensure(sys.argv[1:])
@@ -28,7 +32,8 @@ def main() -> None:
 
 def _leave(number: int, frame: object) -> None:
     """While nothing is running yet, or any more: what is being imported could swallow an exception."""
-    os.write(2, b"\nStopped.\n")
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        os.write(2, b"\nStopped.\n")
     os._exit(STOPPED)
 
 

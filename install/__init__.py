@@ -164,7 +164,7 @@ def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
     if is_forbidden or (is_whole and _is_in(environment)):
         way = "unset STALEFLOW_NO_INSTALL" if is_forbidden else f"delete {environment} and start again"
         sys.exit(
-            f"{lacking or 'The command needs more than there is'}: {sys.executable} lacks "
+            f"{str(lacking) or 'The command needs more than there is'}: {sys.executable} lacks "
             f"{', '.join(missing(extras))}; expected an environment with all dependencies. Install them: "
             f"{by_hand(extras)}, or {way}."
         )
@@ -338,9 +338,13 @@ def _has_pip(environment: Path) -> bool:
 
 
 def missing(extras: Sequence[str]) -> list[str]:
-    """Modules of the extras, and of the base, that this process cannot import."""
+    """Modules of the extras, and of the base, that this process cannot import.
+
+    A bare folder of that name, data for example, is none of them, though Python would import it.
+    """
     modules = [*BASE, *(module for extra in extras for module in EXTRAS[extra])]
-    return [module for module in modules if importlib.util.find_spec(module) is None]
+    specs = {module: importlib.util.find_spec(module) for module in modules}
+    return [module for module, spec in specs.items() if spec is None or spec.origin is None]
 
 
 def is_complete(environment: Path, extras: Sequence[str]) -> bool:

@@ -92,6 +92,15 @@ def test_while_modules_are_imported(module):
     assert done.stderr == "\nStopped.\n"
 
 
+def test_while_modules_are_imported_and_nobody_reads_its_words():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "install"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=writer, timeout=LIMIT_S)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (STOPPED, b"")
+
+
 @pytest.mark.costly
 def test_while_the_initial_model_is_made_and_the_next_start_finds_nothing(tmp_path):
     (tmp_path / "factory.py").write_text(FACTORY)

@@ -79,3 +79,20 @@ def test_unpacking_is_told_of_every_few_seconds(environment, monkeypatch):
     assert code == 0
     assert last[-1] == "Successfully installed staleflow"
     assert any(line.endswith("s: unpacking torch, 2 of 3 packages") for line in told), told
+
+
+def test_a_bare_folder_named_like_a_package_is_not_that_package(tmp_path, monkeypatch):
+    (tmp_path / "data_of_mine").mkdir()
+    (tmp_path / "package_of_mine").mkdir()
+    (tmp_path / "package_of_mine" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(install, "BASE", ())
+    monkeypatch.setitem(install.EXTRAS, "datasets", ("package_of_mine", "data_of_mine", "os", "sys"))
+    assert install.missing(["datasets"]) == ["data_of_mine"]
+
+
+def test_what_is_lacking_for_no_stated_reason_is_told_in_a_sentence(monkeypatch):
+    monkeypatch.setenv("STALEFLOW_NO_INSTALL", "1")
+    monkeypatch.setattr(install, "BASE", ("no_such_module",))
+    with pytest.raises(SystemExit, match=r"^The command needs more than there is: .* lacks no_such_module"):
+        install.start_again(install.Lacking([]), ["doctor"])

@@ -211,6 +211,15 @@ def test_help_and_the_version_install_nothing(bare, arguments):
     assert not (bare / ".venv").exists()
 
 
+def test_it_starts_where_python_does_not_look_beside_the_program(bare):
+    command = [sys.executable, "-S", str(bare / "launch.py"), "--version"]
+    done = subprocess.run(
+        command, cwd="/", capture_output=True, text=True, env={"PYTHONSAFEPATH": "1", "PATH": os.defpath}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{bare})" in done.stdout
+
+
 def test_help_goes_on_in_an_environment_that_is_there(bare):
     python = install.python_of(bare / ".venv")
     python.parent.mkdir(parents=True)
