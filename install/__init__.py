@@ -3,10 +3,11 @@
 Invariants: standard library only; an environment is used only with a stamp that was written after everything
 in it was installed, and that names the dependencies of pyproject.toml it was made for and all extras that
 were ever installed for those; an installation that changed nothing leaves the stamp; nothing takes long
-without a line every few seconds; Ctrl-C leaves no process and no half of a new environment; help and the
-version install nothing; STALEFLOW_NO_INSTALL=1 turns all of it off.
+without a line every few seconds; Ctrl-C, SIGTERM and SIGHUP leave no process and no half of a new environment
+(SIGKILL does); help and the version install nothing; STALEFLOW_NO_INSTALL=1 turns all of it off.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -18,12 +19,14 @@ import subprocess
 import sys
 import time
 import tomllib
-import venv
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from install.runner import UNPACKING, run_installer
+from install.stopping import Stopping
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
@@ -94,7 +97,8 @@ INDEXES = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "pr
 """Settings of pip that uv does not read."""
 UV_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND")
 STOPPED = 130
-SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+Run = Callable[[list[str]], tuple[int, deque[str]]]
+"""Runs a command to its end: its exit code and last lines."""
 HELP = """StaleFlow {version}: asynchronous RL post-training of language models with a strict staleness bound.
 
   python3 launch.py CONFIG.yaml [key.path=value ...]   train; begin with examples/quickstart.yaml
@@ -174,7 +178,8 @@ def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
         except InstallFailed as error:
             sys.exit(str(error))
         except KeyboardInterrupt as stop:
-            print(f"\n{stop}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # nobody reads it any more
+                print(f"\n{stop}", file=sys.stderr)
             sys.exit(STOPPED)
     _go_on_in(environment, arguments)
 
@@ -222,16 +227,13 @@ def install(
     what = f"{reason}: installing" if reason else "first start: installing what StaleFlow needs"
     say(f"{what} into {environment} (some minutes, once)")
     is_new = not environment.exists()
-    before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
+    stopping = Stopping()
+    run = partial(run_installer, environment=environment, say=say, limit_s=limit_s, stopping=stopping)
     try:
-        _install(environment, extras, say, unwanted=unwanted, limit_s=limit_s)
+        with stopping:
+            _install(environment, extras, say, run, unwanted=unwanted)
     except KeyboardInterrupt:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # a second one must not leave half of it
         raise KeyboardInterrupt(_give_up(environment, is_new=is_new)) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _give_up(environment: Path, *, is_new: bool) -> str:
@@ -247,19 +249,19 @@ def _install(
     environment: Path,
     extras: Sequence[str],
     say: Callable[[str], None],
+    run: Run,
     *,
     unwanted: Sequence[str],
-    limit_s: float | None,
 ) -> None:
     before = _installed(environment)
     _stamp(environment).unlink(missing_ok=True)
     if not _has_pip(environment):  # not there, or killed while it was made
         say("step 1/2: creating the environment")
-        _create(environment)
+        _create(environment, run)
     command = _command(environment, [*dict.fromkeys([*(before or ()), *extras])], say)
     name = "pip" if "-m" in command else "uv"
     say(f"step 2/2: {name} install {' '.join(command[-2:])}")
-    code, last = run_installer(command, environment, say, limit_s)
+    code, last = run(command)
     if code and before is not None and not any(line.startswith(UNPACKING) for line in last):
         _write_stamp(environment, before)
     if code:
@@ -270,21 +272,22 @@ def _install(
             f"hand: {' '.join(command)}"
         )
     if unwanted:
-        remove = [str(python_of(environment)), "-m", "pip", "uninstall", "-y", *unwanted]
-        subprocess.run(remove, check=True, stdout=subprocess.DEVNULL)
+        code, last = run([str(python_of(environment)), "-m", "pip", "uninstall", "-y", *unwanted])
+    if code:
+        raise InstallFailed("\n".join(last) + f"\nTaking out {', '.join(unwanted)} ended with code {code}.")
     _write_stamp(environment, [*dict.fromkeys([*(before or ()), *extras])])
     say("installed")
 
 
-def _create(environment: Path) -> None:
-    try:
-        venv.create(environment, with_pip=True, clear=environment.exists())
-    except (OSError, subprocess.CalledProcessError) as error:
+def _create(environment: Path, run: Run) -> None:
+    code, last = run([sys.executable, "-I", "-m", "venv", "--clear", str(environment)])
+    if code:
         raise InstallFailed(
-            f"Creating {environment} failed: {error}. Expected a writable folder and Python's venv module "
-            "(on Debian: apt install python3-venv); mend that, or install into an environment of yours and "
-            "set STALEFLOW_NO_INSTALL=1."
-        ) from error
+            "\n".join(last)
+            + f"\nCreating {environment} ended with code {code}. Expected a writable folder and Python's "
+            "venv module (on Debian: apt install python3-venv); mend that, or install into an environment of "
+            "yours and set STALEFLOW_NO_INSTALL=1."
+        )
 
 
 def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None]) -> list[str]:

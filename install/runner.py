@@ -1,6 +1,7 @@
 """Runs pip or uv, and says what it does while it says nothing itself.
 
-Invariants: standard library only; no process of the installer is left, however it ends.
+Invariants: standard library only; when run_installer returns or raises, every process of the installer's
+session was killed or had ended.
 """
 
 import contextlib
@@ -13,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from install.stopping import Stopping
+
 LAST_LINES = 15
 SILENCE_S = 5.0  # of the installer, until a line says that it is still at work
 UNPACKING = ("Installing collected packages:", "Resolved ")  # pip and uv change nothing before they say this
@@ -23,34 +26,39 @@ FIRST_WORDS = (
 
 
 def run_installer(
-    command: list[str], environment: Path, say: Callable[[str], None], limit_s: float | None
+    command: list[str],
+    environment: Path,
+    say: Callable[[str], None],
+    limit_s: float | None,
+    stopping: Stopping,
 ) -> tuple[int, deque[str]]:
     """Exit code and last lines, with that about unpacking if there was one."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     unpacking: list[str] = []
     watch = _Watch(environment, say)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True,
-    ) as pip:  # fmt: skip
-        assert pip.stdout is not None
+    with contextlib.ExitStack() as ended:
+        watch.start()
+        ended.callback(watch.stop)
+        with stopping.put_off():  # a process that nobody knows of yet would be left
+            pip = ended.enter_context(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                    start_new_session=True,
+                )
+            )  # fmt: skip
+            ended.callback(_end, pip)
         limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, _kill_session, [pip])
         limit.daemon = True
         limit.start()
-        watch.start()
-        try:
-            for line in pip.stdout:
-                last.append(line.rstrip())
-                unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
-                watch.heard(line)
-                if line.lstrip().startswith(FIRST_WORDS):
-                    say(f"  {line.strip().partition(' (from')[0][:110]}")
-            pip.wait()
-        finally:
-            watch.stop()
-            limit.cancel()
-            _kill_session(pip)  # with the compilers that it started
-            pip.wait()
+        ended.callback(limit.cancel)
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            last.append(line.rstrip())
+            unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
+            watch.heard(line)
+            if line.lstrip().startswith(FIRST_WORDS):
+                say(f"  {line.strip().partition(' (from')[0][:110]}")
+        pip.wait()
     return pip.returncode, last if not unpacking or unpacking[0] in last else deque([*unpacking, *last])
 
 
@@ -61,7 +69,7 @@ class _Watch(threading.Thread):
         super().__init__(daemon=True, name="watch over pip")
         self._environment, self._say = environment, say
         self._was_heard, self._is_over = threading.Event(), False
-        self._line, self._packages, self._there = "pip starts", list[str](), 0
+        self._line, self._packages, self._there = "no word of it yet", list[str](), 0
         self._since = time.monotonic()
 
     def heard(self, line: str) -> None:
@@ -92,6 +100,11 @@ class _Watch(threading.Thread):
     def _count(self) -> int:
         """Packages in the environment: pip writes the metadata of each last."""
         return sum(1 for _ in self._environment.glob("lib*/python*/site-packages/*.dist-info/RECORD"))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    _kill_session(process)  # with the compilers that it started
+    process.wait()
 
 
 def _kill_session(process: subprocess.Popen[str]) -> None:

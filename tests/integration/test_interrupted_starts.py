@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -65,17 +66,29 @@ echo Collecting something
 wait
 """
 
+GATED_PIP = """#!/bin/sh
+case "$*" in
+  *-V) exit 0;;
+  *launch.py*) echo "goes on in words: $@"; exit 0;;
+esac
+echo Collecting something
+read line < gate
+"""
+
 INSTALLING = """
 import pathlib, sys
 import install
-def make(environment, **options):
+def make(environment, run=None):
     (environment / "bin").mkdir(parents=True)
     (environment / "bin" / "python").write_text(pathlib.Path("pip").read_text())
     (environment / "bin" / "python").chmod(0o755)
-install.venv.create = make
+if sys.argv[1:] == ["slow venv"]:
+    sys.executable = str(pathlib.Path("pip").absolute())
+else:
+    install._create = make
 install.BASE, install.NEEDED = ("a_module_of_nobody",), {"status": ()}
 environment = install.ENVIRONMENT = pathlib.Path(".venv").absolute()
-if sys.argv[1:]:
+if sys.argv[1:] == ["was there"]:
     make(environment)
 install.ROOT = pathlib.Path.cwd()
 install.ensure(["status"])
@@ -169,22 +182,52 @@ def test_while_workers_start_as_later_and_the_same_command_goes_on(tmp_path):
         ]
 
 
-@pytest.mark.parametrize("was_there", [False, True])
+@pytest.mark.parametrize("mode", ["", "was there", "slow venv"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_while_dependencies_are_installed(tmp_path, was_there, number):
-    (tmp_path / "pip").write_text(PIP)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+def test_while_dependencies_are_installed(tmp_path, mode, number):
+    process = started(tmp_path, PIP, mode)
+    process.send_signal(number)
+    _, words = process.communicate(timeout=LIMIT_S)
+    assert_given_up(process, words, tmp_path, is_there=mode == "was there")
+
+
+def test_by_signal_after_signal_while_dependencies_are_installed(tmp_path):
+    process = started(tmp_path, PIP)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+    _, words = process.communicate(timeout=LIMIT_S)
+    assert_given_up(process, words, tmp_path, is_there=False)
+
+
+def test_nohup_lets_it_install_on_when_the_terminal_is_closed(tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    process = started(tmp_path, GATED_PIP, before=["nohup"])
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "gate").write_text("on\n")
+    told, words = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, words
+    assert f"goes on in words: {tmp_path / 'launch.py'} status\n" in told
+
+
+def started(folder: Path, pip: str, mode: str = "", before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """A launch.py in the folder whose installer, that script, is at work."""
+    (folder / "pip").write_text(pip)
+    (folder / "pip").chmod(0o755)
+    shutil.copy(ROOT / "pyproject.toml", folder)
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", INSTALLING, *(["was there"] if was_there else [])],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*before, sys.executable, "-u", "-c", INSTALLING, mode],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     while "Collecting something" not in process.stdout.readline():
         assert process.poll() is None
-    process.send_signal(number)
-    _, words = process.communicate(timeout=LIMIT_S)
+    return process
+
+
+def assert_given_up(process: subprocess.Popen[str], words: str, folder: Path, *, is_there: bool) -> None:
     assert process.returncode == STOPPED
     assert words.startswith("\nStopped while installing; no process is left, and ")
-    assert (tmp_path / ".venv").exists() == was_there
-    for pid in (tmp_path / "pids").read_text().split():
+    assert (folder / ".venv").exists() == is_there
+    for pid in (folder / "pids").read_text().split():
         assert has_ended(int(pid))  # it was sent SIGKILL, and is waited for by nobody here

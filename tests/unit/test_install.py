@@ -2,11 +2,13 @@
 script here that says what pip says."""
 
 import os
+import sys
 
 import pytest
 
 import install
 from install import runner
+from install.stopping import Stopping
 
 PIP = r"""#!/bin/sh
 case "$*" in
@@ -75,10 +77,25 @@ def test_unpacking_is_told_of_every_few_seconds(environment, monkeypatch):
         if "unpacking" in text and (is_first or (is_second and "torch" in text)):
             gate.write_text("on\n")
 
-    code, last = runner.run_installer([str(install.python_of(environment)), "slow"], environment, say, 60.0)
+    command = [str(install.python_of(environment)), "slow"]
+    code, last = runner.run_installer(command, environment, say, 60.0, Stopping())
     assert code == 0
     assert last[-1] == "Successfully installed staleflow"
     assert any(line.endswith("s: unpacking torch, 2 of 3 packages") for line in told), told
+
+
+def test_a_package_that_cannot_be_taken_out_again_is_told_of(environment):
+    with pytest.raises(install.InstallFailed, match=r"No matching.*\nTaking out broken ended with code 1"):
+        install.install(environment, ["workers"], unwanted=["broken"])
+    assert not install.is_complete(environment, ["workers"])
+
+
+def test_where_no_environment_can_be_made_venv_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").write_text("#!/bin/sh\necho ensurepip is not available\nexit 1\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(install.InstallFailed, match=r"^ensurepip is not available\nCreating .* code 1"):
+        install.install(tmp_path / "environment", [])
 
 
 def test_a_bare_folder_named_like_a_package_is_not_that_package(tmp_path, monkeypatch):
