@@ -2,9 +2,10 @@
 
 Invariants: standard library only; an environment is used only with a stamp that was written after everything
 in it was installed, and that names the dependencies of pyproject.toml it was made for and all extras that
-were ever installed for those; an installation that changed nothing leaves the stamp; nothing takes long
-without a line every few seconds; Ctrl-C, SIGTERM and SIGHUP leave no process and no half of a new environment
-(SIGKILL does); help and the version install nothing; STALEFLOW_NO_INSTALL=1 turns all of it off.
+were ever installed for those; an installation that changed nothing leaves the stamp; one process at a time
+installs into an environment, where a lock can be had; nothing takes long without a line every few seconds;
+Ctrl-C, SIGTERM and SIGHUP leave no process and no half of a new environment (SIGKILL does); help and the
+version install nothing; STALEFLOW_NO_INSTALL=1 turns all of it off.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from install.extras import BASE, EXTRAS, NEEDED
+from install.lock import locked
 from install.runner import UNPACKING, run_installer
 from install.stopping import Stopping
 
@@ -138,7 +140,13 @@ def _go_on_in(environment: Path, arguments: list[str]) -> NoReturn:
     python = str(python_of(environment))
     sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # launch.py takes it up when it can
-    os.execv(python, [python, str(ROOT / "launch.py"), *arguments])
+    try:
+        os.execv(python, [python, str(ROOT / "launch.py"), *arguments])
+    except OSError as error:
+        sys.exit(
+            f"{python} does not start: {error}. Expected a Python of this machine: delete {environment} and "
+            "start again."
+        )
 
 
 def _is_in(environment: Path) -> bool:
@@ -156,8 +164,9 @@ def install(
     """Make the environment and stamp it, with a line about every step from the first second on.
 
     `unwanted`: packages that the extras bring, and that are taken out again; `reason`: what asks for it.
-    Raises: InstallFailed, with the end of the installer's output; also if it takes longer than `limit_s`.
-    KeyboardInterrupt, with what is left, when nothing runs any more.
+    Waits while another process does so. Raises: InstallFailed, with the end of the installer's output, or
+    with what the disk refuses; also if waiting or a step takes longer than `limit_s`. KeyboardInterrupt, with
+    what is left, when nothing runs any more.
     """
     start = time.monotonic()
 
@@ -166,6 +175,26 @@ def install(
 
     what = f"{reason}: installing" if reason else "first start: installing what StaleFlow needs"
     say(f"{what} into {environment} (some minutes, once)")
+    try:
+        with locked(environment, say, limit_s):
+            if not is_complete(environment, extras):  # else another launch.py has just made it
+                _install_or_give_up(environment, extras, say, unwanted=unwanted, limit_s=limit_s)
+    except OSError as error:
+        raise InstallFailed(
+            f"Installing into {environment} failed: {error}. Expected a folder that this user may write, a "
+            "few GB of free disk, and nobody else who installs there; mend that and start again, or install "
+            "into an environment of yours and set STALEFLOW_NO_INSTALL=1."
+        ) from error
+
+
+def _install_or_give_up(
+    environment: Path,
+    extras: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    unwanted: Sequence[str],
+    limit_s: float | None,
+) -> None:
     is_new = not environment.exists()
     stopping = Stopping()
     run = partial(run_installer, environment=environment, say=say, limit_s=limit_s, stopping=stopping)
@@ -193,9 +222,12 @@ def _install(
     *,
     unwanted: Sequence[str],
 ) -> None:
-    before = _installed(environment)
+    has_pip = _has_pip(
+        environment
+    )  # not where it is not there, was killed while it was made, or lost its Python
+    before = _installed(environment) if has_pip else None
     _stamp(environment).unlink(missing_ok=True)
-    if not _has_pip(environment):  # not there, or killed while it was made
+    if not has_pip:
         say("step 1/2: creating the environment")
         _create(environment, run)
     command = _command(environment, [*dict.fromkeys([*(before or ()), *extras])], say)
@@ -276,8 +308,13 @@ def _uv(environment: Path, say: Callable[[str], None]) -> str | None:
 
 
 def _has_pip(environment: Path) -> bool:
-    python = python_of(environment)
-    return python.exists() and not subprocess.run([python, "-m", "pip", "-V"], capture_output=True).returncode
+    asked = [python_of(environment), "-m", "pip", "-V"]
+    return _has_python(environment) and not subprocess.run(asked, capture_output=True).returncode
+
+
+def _has_python(environment: Path) -> bool:
+    """Not where it is a link to one that was removed since."""
+    return os.access(python_of(environment), os.X_OK)
 
 
 def missing(extras: Sequence[str]) -> list[str]:
@@ -291,7 +328,7 @@ def missing(extras: Sequence[str]) -> list[str]:
 
 
 def is_complete(environment: Path, extras: Sequence[str]) -> bool:
-    """Whether these extras, of this pyproject.toml, were installed to the end."""
+    """Whether these extras, of this pyproject.toml, were installed to the end, for a Python that is there."""
     installed = _installed(environment)
     return installed is not None and set(extras) <= set(installed)
 
@@ -302,7 +339,8 @@ def _installed(environment: Path) -> list[str] | None:
         stamp = json.loads(_stamp(environment).read_text())
     except (OSError, ValueError):
         return None
-    return stamp["extras"] if stamp["project"] == _project_hash() else None
+    is_whole = stamp["project"] == _project_hash() and _has_python(environment)
+    return stamp["extras"] if is_whole else None
 
 
 def _write_stamp(environment: Path, extras: list[str]) -> None:

@@ -2,17 +2,16 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support.ends import has_ended
+from tests.support.installing import GATED_PIP, PIP, started
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPPED = 130
@@ -56,42 +55,6 @@ def reward(completion):
 if "workers.reward" in Path("/proc/self/cmdline").read_text():
     (HERE / "started").write_text(str(os.getpid()))  # waits for its reader
     signal.pause()
-"""
-
-PIP = """#!/bin/sh
-[ "$3" = -V ] && exit 0
-sleep 1000 & echo $! > pids
-echo $$ >> pids
-echo Collecting something
-wait
-"""
-
-GATED_PIP = """#!/bin/sh
-case "$*" in
-  *-V) exit 0;;
-  *launch.py*) echo "goes on in words: $@"; exit 0;;
-esac
-echo Collecting something
-read line < gate
-"""
-
-INSTALLING = """
-import pathlib, sys
-import install
-def make(environment, run=None):
-    (environment / "bin").mkdir(parents=True)
-    (environment / "bin" / "python").write_text(pathlib.Path("pip").read_text())
-    (environment / "bin" / "python").chmod(0o755)
-if sys.argv[1:] == ["slow venv"]:
-    sys.executable = str(pathlib.Path("pip").absolute())
-else:
-    install._create = make
-install.BASE, install.NEEDED = ("a_module_of_nobody",), {"status": ()}
-environment = install.ENVIRONMENT = pathlib.Path(".venv").absolute()
-if sys.argv[1:] == ["was there"]:
-    make(environment)
-install.ROOT = pathlib.Path.cwd()
-install.ensure(["status"])
 """
 
 
@@ -208,21 +171,6 @@ def test_nohup_lets_it_install_on_when_the_terminal_is_closed(tmp_path):
     told, words = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, words
     assert f"goes on in words: {tmp_path / 'launch.py'} status\n" in told
-
-
-def started(folder: Path, pip: str, mode: str = "", before: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """A launch.py in the folder whose installer, that script, is at work."""
-    (folder / "pip").write_text(pip)
-    (folder / "pip").chmod(0o755)
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    process = subprocess.Popen(
-        [*before, sys.executable, "-u", "-c", INSTALLING, mode],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    while "Collecting something" not in process.stdout.readline():
-        assert process.poll() is None
-    return process
 
 
 def assert_given_up(process: subprocess.Popen[str], words: str, folder: Path, *, is_there: bool) -> None:

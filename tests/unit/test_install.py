@@ -84,6 +84,27 @@ def test_unpacking_is_told_of_every_few_seconds(environment, monkeypatch):
     assert any(line.endswith("s: unpacking torch, 2 of 3 packages") for line in told), told
 
 
+def test_an_environment_that_is_made_anew_has_nothing_of_before(environment, monkeypatch):
+    install.install(environment, ["workers"])
+    python = install.python_of(environment)
+    python.unlink()
+    python.symlink_to("/no/such/python")
+    assert not install.is_complete(environment, ["workers"])
+
+    def make(place, run):
+        python.unlink()
+        python.write_text(PIP)
+        python.chmod(0o755)
+
+    monkeypatch.setattr(install, "_create", make)
+    with pytest.raises(install.InstallFailed, match="No matching distribution"):
+        install.install(environment, ["broken"])
+    assert not install.is_complete(environment, ["workers"])
+    install.install(environment, ["lora"])
+    assert install.is_complete(environment, ["lora"])
+    assert not install.is_complete(environment, ["workers"])
+
+
 def test_a_package_that_cannot_be_taken_out_again_is_told_of(environment):
     with pytest.raises(install.InstallFailed, match=r"No matching.*\nTaking out broken ended with code 1"):
         install.install(environment, ["workers"], unwanted=["broken"])

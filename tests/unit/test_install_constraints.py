@@ -232,11 +232,52 @@ def test_help_goes_on_in_an_environment_that_is_there(bare):
     assert done.stdout == f"told in the environment: {bare / 'launch.py'} run --help\n"
 
 
+def test_an_environment_whose_interpreter_was_removed_is_not_used(bare):
+    stamped(bare).symlink_to("/no/such/python")
+    command = [sys.executable, "-S", "-E", str(bare / "launch.py"), "run", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("StaleFlow 0.1.0")
+
+
+def test_an_interpreter_that_cannot_start_here_is_told_of(bare):
+    stamped(bare).write_text("of another machine")
+    stamped(bare).chmod(0o755)
+    command = [sys.executable, "-S", "-E", str(bare / "launch.py"), "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{bare}/.venv/bin/python does not start: [Errno 8]")
+
+
+@pytest.mark.parametrize("place", [".venv", ".venv/staleflow.json"])
+def test_what_the_disk_refuses_is_told_in_words(bare, place):
+    if place == ".venv":
+        (bare / place).write_text("a file, where a folder belongs")
+    else:
+        (bare / place).mkdir(parents=True)
+    command = [sys.executable, "-S", "-E", str(bare / "launch.py"), "doctor"]
+    environment = {name: value for name, value in os.environ.items() if name != "STALEFLOW_NO_INSTALL"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Installing into {bare}/.venv failed: [Errno ")
+
+
+def stamped(folder: Path) -> Path:
+    """Where the interpreter of its environment belongs, which has a stamp that says all is there."""
+    python = install.python_of(folder / ".venv")
+    python.parent.mkdir(parents=True, exist_ok=True)
+    words = "import install; install._write_stamp(install.ENVIRONMENT, [])"
+    subprocess.run([sys.executable, "-c", words], cwd=folder, check=True)
+    return python
+
+
 def test_what_an_environment_lacks_though_it_is_whole_ends_in_words_and_not_in_a_circle(bare):
     words = (
         "import sys, install; from pathlib import Path\n"
         "sys.prefix = str(install.ENVIRONMENT)\n"
-        "install.ENVIRONMENT.mkdir()\n"
+        "python = install.python_of(install.ENVIRONMENT)\n"
+        "python.parent.mkdir(parents=True)\n"
+        "python.symlink_to(sys.executable)\n"
         "install._write_stamp(install.ENVIRONMENT, ['lora'])\n"
         "install.EXTRAS['lora'] = ('no_such_module',)\n"
         "install.start_again(install.Lacking(['lora'], reason='trainer.lora.rank 8 needs it'), ['run'])"
