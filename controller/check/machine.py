@@ -64,10 +64,8 @@ def _python() -> Readings:
 
 
 def _packages() -> Readings:
-    lacking = install.missing(("workers",))
-    if lacking:
-        remedy = install.by_hand(("workers",))
-        yield Reading("error", "packages", f"{', '.join(lacking)} cannot be imported. Install: {remedy}")
+    if lacking := install.missing(("workers",)):
+        yield _lack(", ".join(lacking))
         return
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in VERSIONED)
     yield Reading("ok", "packages", versions)
@@ -79,6 +77,15 @@ def _packages() -> Readings:
         yield Reading("ok", "extras", text)
 
 
+def _lack(packages: str) -> Reading:
+    """What a run needs and this environment has not: the first run installs it, if it may."""
+    remedy = install.by_hand(("workers",))
+    if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+        return Reading("error", "packages", f"{packages} cannot be imported. Install: {remedy}")
+    text = f"{packages} are not installed yet: the first run does it, or by hand: {remedy}. Then ask again."
+    return Reading("note", "packages", text)
+
+
 def _lacks(extra: str) -> bool:
     return any(module not in install.BASE for module in install.missing((extra,)))
 
@@ -88,7 +95,9 @@ def _devices_and_sandbox() -> Readings:
     if found is None:
         yield Reading("error", "torch", problem)
         return
-    if found["torch_problem"]:
+    if "torch" in install.missing(("workers",)):
+        yield Reading("note", "devices", "torch, which tries them, is not installed yet")
+    elif found["torch_problem"]:
         text = f"torch cannot be used: {found['torch_problem']}. Install it again: delete {sys.prefix}."
         yield Reading("error", "torch", text)
     else:

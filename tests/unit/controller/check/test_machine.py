@@ -27,6 +27,21 @@ def test_this_machine_is_told_part_by_part(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("forbidden", "level"), [("", "note"), ("1", "error")])
+def test_on_a_fresh_machine_what_the_first_run_installs_is_no_error_unless_it_may_not(
+    tmp_path, monkeypatch, forbidden, level
+):
+    answer = {"torch": "", "devices": [], "torch_problem": "No module named 'torch'", "sandbox_problem": ""}
+    monkeypatch.setattr(machine, "_ask_a_worker", lambda: (answer, ""))
+    monkeypatch.setattr(install, "missing", lambda extras: ["torch"] if "workers" in extras else [])
+    monkeypatch.setenv("STALEFLOW_NO_INSTALL", forbidden)
+    found = by_part(machine.readings(tmp_path / "runs"))
+    assert found["packages"].level == level
+    assert "torch" in found["packages"].text
+    assert found["devices"].level == "note"
+    assert "torch" not in found
+
+
 def test_what_devices_answer_is_told_with_a_remedy(monkeypatch):
     well = {"name": "H100", "total_gb": 80.0, "free_gb": 79.0, "has_bf16": True, "problem": ""}
     devices = [well, {**well, "free_gb": 3.0}, {**well, "has_bf16": False}, {**well, "problem": "ECC error"}]
