@@ -5,17 +5,13 @@ read again (`| tee` that has ended, a terminal that was closed), nothing more is
 and its children still print goes nowhere.
 """
 
-import errno
 import logging
-import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from controller.cli.console import Console, Metrics
-
-READER_IS_GONE = (errno.EPIPE, errno.EIO)
+from controller.cli.say import READER_IS_GONE, print_to_nothing
 
 log = logging.getLogger("staleflow.controller")
 
@@ -26,7 +22,7 @@ class GuardedConsole:
     def __init__(self, console: Console, *, on_gone: Callable[[], None] | None = None) -> None:
         """`on_gone` is called once, when nobody reads any more; by default it points stdout at nothing."""
         self._console = console
-        self._on_gone = on_gone or _print_to_nothing
+        self._on_gone = on_gone or (lambda: print_to_nothing(sys.stdout))
         self._is_gone = self._was_told = False
 
     def progress(self, fraction: float | None, text: str) -> None:
@@ -69,11 +65,3 @@ class GuardedConsole:
             if error.errno in READER_IS_GONE and not self._is_gone:
                 self._is_gone = True
                 self._on_gone()
-
-
-def _print_to_nothing() -> None:
-    """Or the interpreter would fail at its end, on what it has not got rid of."""
-    with suppress(OSError, ValueError):  # stdout may be no file
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, sys.stdout.fileno())
-        os.close(nothing)

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,7 +117,8 @@ def main(arguments: list[str]) -> int:
 
 def _interrupt(number: int, frame: object) -> None:
     """Ctrl-C where no loop runs that asks for a good end."""
-    os.write(2, b"\nStopped.\n")  # print may be what was interrupted
+    with suppress(OSError):  # nobody may read it any more
+        os.write(STANDARD_ERROR, b"\nStopped.\n")  # print may be what was interrupted
     raise KeyboardInterrupt
 
 
@@ -320,21 +321,21 @@ class Stopping:
             self._task.cancel()
             return
         self._is_stopping = True
-        self._say("Stopping: the step in hand is finished and a checkpoint saved. Again to stop at once.")
         self._stop("interrupted by the operator")
+        self._say("Stopping: the step in hand is finished and a checkpoint saved. Again to stop at once.")
 
 
 def run_until_interrupted(work: Callable[[Stopping], Coroutine[Any, Any, int]]) -> int:
     """The exit code of `work`; STOPPED_AT_ONCE if signals cut it short."""
 
     async def guarded() -> int:
-        stopping = Stopping(lambda text: print(text, file=sys.stderr, flush=True))
+        stopping = Stopping(lambda text: say(text, is_error=True))
         try:
             return await work(stopping)
         except asyncio.CancelledError:
             if not stopping.is_at_once:
                 raise
-            print(f"Stopped {stopping.how}.", file=sys.stderr)
+            say(f"Stopped {stopping.how}.", is_error=True)
             return STOPPED_AT_ONCE
 
     import uvloop

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from controller.cli.main import STOPPED_AT_ONCE, main, run_until_interrupted
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -69,6 +71,42 @@ def test_ctrl_c_before_the_run_has_begun_ends_the_program():
         return 0
 
     assert run_until_interrupted(work) == STOPPED_AT_ONCE
+
+
+AT_ONCE = """
+import asyncio, os, signal, sys
+from controller.cli.main import run_until_interrupted
+async def work(stopping):
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.Event().wait()
+sys.exit(run_until_interrupted(work))
+"""
+OF_MAIN = "import sys; from controller.cli.main import main; sys.exit(main(sys.argv[1:]))"
+INTERRUPTED = """
+import os, signal, sys
+from controller.cli import main
+main.find_problems = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "code"),
+    [
+        (AT_ONCE, (), STOPPED_AT_ONCE),
+        (OF_MAIN, ("nowhere.yaml",), 2),
+        (INTERRUPTED, ("check", "examples/quickstart.yaml"), STOPPED_AT_ONCE),
+    ],
+    ids=["at once", "a wrong configuration", "while nothing runs"],
+)
+def test_the_exit_code_is_the_same_if_nobody_reads_what_is_said(program, arguments, code):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", program, *arguments]
+    try:
+        assert subprocess.run(command, cwd=ROOT, stderr=write, check=False).returncode == code
+    finally:
+        os.close(write)
 
 
 def test_without_dependencies_and_installing_the_missing_modules_are_named():
