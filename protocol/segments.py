@@ -105,11 +105,14 @@ def _open_lock(directory: Path) -> IO[bytes]:
 
 
 def sweep(base: str = "auto", *, keep: Path | None = None) -> None:
-    """Remove every folder of this user's that no living process holds, but `keep`."""
-    root = SHARED_MEMORY if base == "auto" else Path(base)
-    for directory in root.glob(f"{PREFIX}-{os.getuid()}-*"):
-        if directory != keep:
-            remove(directory)
+    """Remove every folder of this user's that no living process holds, but `keep`.
+
+    In shared memory, too, if `base` is another: a run that did not fit in there may go on elsewhere.
+    """
+    for root in {SHARED_MEMORY, SHARED_MEMORY if base == "auto" else Path(base)}:
+        for directory in root.glob(f"{PREFIX}-{os.getuid()}-*"):
+            if directory != keep:
+                remove(directory)
 
 
 def remove(directory: Path, *, even_if_held: bool = False) -> None:

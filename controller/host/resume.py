@@ -23,11 +23,12 @@ from protocol.errors import ConfigError, OtherRelease, RunError
 
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
-    "run.private", "weights.host",
-    "logging", "controller", "limits", "samples", "simulation", "evaluation", "view", "notify",
+    "run.private", "weights.host", "weights.directory",
+    "logging", "controller", "cluster", "limits", "samples", "simulation", "evaluation", "view", "notify",
     "staleness.in_flight_batches", "staleness.objective",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
-    "rollout.threads", "reward.workers", "reward.processes", "reward.concurrency", "reward.timeout_s",
+    "rollout.threads", "rollout.vllm.gpu_memory_utilization", "rollout.vllm.kv_cache_gb", "reward.workers",
+    "reward.processes", "reward.concurrency", "reward.timeout_s", "reward.memory_mb",
     "reward.retries", "reward.max_consecutive_failures", "agent.workers", "agent.processes",
     "agent.concurrency", "agent.memory_mb",
     "trainer.checkpoint_steps", "trainer.keep_checkpoints", "trainer.ranks", "trainer.device",

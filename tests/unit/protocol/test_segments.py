@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 
+from protocol import segments
 from protocol.segments import hold, remove, segment_directory, sweep
 
 HOLDER = """
@@ -33,6 +34,15 @@ def test_only_folders_that_nobody_holds_are_swept(tmp_path):
     remove(held)
     assert not held.exists()
     remove(held)
+
+
+def test_what_a_run_left_in_shared_memory_goes_when_it_goes_on_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "SHARED_MEMORY", tmp_path / "shm")
+    before, now = (segment_directory("run", host="h", base=base) for base in ("auto", str(tmp_path / "disk")))
+    for directory in (before, now):
+        hold(directory).close()
+    sweep(str(tmp_path / "disk"), keep=now)
+    assert [directory.exists() for directory in (before, now)] == [False, True]
 
 
 def test_a_killed_process_holds_nothing(tmp_path):

@@ -1,20 +1,23 @@
 """What a run directory says to the controller that goes on with it, and when it may not."""
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from controller.config.load import change_config
+from controller.config.load import change_config, valid_keys
 from controller.config.models import Config
 from controller.data.prompts import PromptSource
 from controller.data.sources import advance
 from controller.durability.store import Store
-from controller.host.resume import finished_steps, read_past
+from controller.host.resume import MAY_CHANGE, finished_steps, read_past
 from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError, RunError
 from tests.support.answered_run import AnsweredRun
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def half(tmp_path: Path) -> Config:
@@ -71,6 +74,30 @@ def test_harmless_changes_are_taken_over_and_others_refused_by_name(tmp_path):
         read_past(tmp_path, change_config(config, ["staleness.max_staleness=3", "trainer.batch_groups=4"]))
     assert "staleness.max_staleness: 1 there, 3 now" in str(caught.value)
     assert "trainer.batch_groups: 2 there, 4 now" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "cluster.time_limit=2-00:00:00",
+        "weights.directory=/scratch",
+        "reward.memory_mb=4000",
+        "rollout.vllm.gpu_memory_utilization=0.5",
+        "rollout.vllm.kv_cache_gb=20.0",
+    ],
+)
+def test_what_only_says_where_and_with_how_much_memory_it_runs_may_change(tmp_path, change):
+    config = half(tmp_path)
+    past = read_past(tmp_path, change_config(config, [change]))
+    assert past is not None
+    assert not past.is_over
+
+
+def test_the_document_lists_all_that_may_change_and_nothing_else():
+    text = (ROOT / "docs" / "durability.md").read_text()
+    (told,) = re.findall(r"These may change[^:]*:\n(.*?)\n\n", text, re.S)
+    assert sorted(re.findall(r"`([a-z_.]+)`", told)) == sorted(MAY_CHANGE)
+    assert set(MAY_CHANGE) <= set(valid_keys())
 
 
 def test_a_core_that_decides_otherwise_than_the_run_did_does_not_take_it_up(tmp_path):
