@@ -1,4 +1,4 @@
-"""Reads YAML as people write it for a configuration, within bounds.
+"""Reads YAML as people write it for a configuration, within bounds, and writes what it reads.
 
 Invariants: what is read costs time and memory in proportion to its text, of which there is a bounded amount:
 aliases count for what they stand for, and nothing holds itself; no tag makes an object; whatever is refused
@@ -6,6 +6,7 @@ is refused as yaml.YAMLError, with its line.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -16,13 +17,28 @@ MAX_DEPTH = 32
 MAX_DIGITS = 100  # of a number, signs and points included
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 TEXT = "tag:yaml.org,2002:str"
-NOT_RESOLVED = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
+NOT_RESOLVED = (*NUMBERS, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
+RESOLVED = {
+    "tag:yaml.org,2002:bool": (r"(true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    "tag:yaml.org,2002:int": (r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)$", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"([-+]?([0-9][0-9_]*\.[0-9_]*([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?"
+        r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(inf|Inf|INF))|\.(nan|NaN|NAN))$",
+        "-+.0123456789",
+    ),
+}
+"""What stands for a value that is no text, and the characters it may begin with: nearly as in YAML 1.2.
+
+YAML 1.1 takes `yes` and `on` for booleans, `48:00:00` for a number of base 60, `010` for one of base 8, and
+`1e-6` for a text.
+"""
 
 
 class _Loader(yaml.SafeLoader):
     """YAML as people mean it.
 
-    `1e-6` is a number, `2026-01-01` and `no` are strings, and a key given twice is a mistake.
+    `1e-6` is a number, and so is `010`, which is ten; `2026-01-01`, `48:00:00` and `no` are strings, and a
+    key given twice is a mistake.
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -32,17 +48,29 @@ class _Loader(yaml.SafeLoader):
         except ValueError as error:
             raise _refused(node.start_mark, f"{str(node.value)[:40]!r} is no number: {error}") from None
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Of base 16 or 2 if it says so, else of ten. Raises: ValueError."""
+        digits = self.construct_scalar(node).replace("_", "")
+        return int(digits, 16 if "0x" in digits else 2 if "0b" in digits else 10)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text in quotes wherever this file or YAML 1.1 would read something else."""
+
 
 _Loader.yaml_implicit_resolvers = {
     first: [entry for entry in entries if entry[0] not in NOT_RESOLVED]
     for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)  # as in YAML 1.2; 1.1 takes yes, no, on and off, too
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+for _tag, (_form, _first) in RESOLVED.items():
+    for _kind in (_Loader, _Dumper):
+        _kind.add_implicit_resolver(_tag, re.compile(_form), list(_first))
+
+
+def write_yaml(tree: Mapping[str, Any]) -> str:
+    """A document that `read_yaml`, and any other reader, takes for `tree`, keys in its order."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False)
 
 
 def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:

@@ -17,9 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from controller.config.models import Config
+from controller.config.yaml_file import write_yaml
 from controller.durability.holder import lock_of, mark
 from protocol.errors import ConfigError, RunError
 from protocol.private_files import OTHERS
@@ -104,7 +103,7 @@ class RunDirectory:
         if self._config.run.private:
             self._close_to_others()
         tree = self._config.as_written().model_dump(mode="json")
-        self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
+        self._write_atomically("config.yaml", write_yaml(tree))
         self._metrics = self._open_file(self.path / "metrics.jsonl", "a")
 
     @property

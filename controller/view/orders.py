@@ -13,6 +13,7 @@ from typing import get_args
 
 import yaml
 
+from controller.config.yaml_file import read_yaml
 from controller.durability.holder import controller_of
 from protocol.errors import ConfigError, NoAnswer
 from protocol.messages import Action, Close, Control, DrainWorker, Message
@@ -63,8 +64,8 @@ def _as_json(assignment: str) -> str:
     if not equals:
         raise ConfigError(f"`set` needs {ARGUMENTS['set']}; found {assignment!r}.")
     try:
-        return f"{key}={json.dumps(yaml.safe_load(text))}"
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError):
+        return f"{key}={json.dumps(read_yaml(text)[0])}"
+    except (yaml.YAMLError, TypeError, ValueError):
         raise ConfigError(f"The value of {key} is no plain value: {text!r:.80}.") from None
 
 

@@ -19,6 +19,8 @@ from protocol.messages import Control, DrainWorker
         ("set", "samples.groups=8", Control("set", "samples.groups=8", "me", "why")),
         ("set", "staleness.in_flight_batches=auto",
          Control("set", 'staleness.in_flight_batches="auto"', "me", "why")),
+        ("set", "evaluation.threshold=1e-3",
+         Control("set", "evaluation.threshold=0.001", "me", "why")),
         ("drain", "rollout-1", DrainWorker("rollout-1")),
     ],
 )  # fmt: skip
@@ -33,8 +35,7 @@ def test_an_order_is_one_message(action, argument, message):
         ("abort", "", "needs the number of a group"),
         ("pause", "x", "about the whole run"),
         ("set", "samples.groups", "needs a live key"),
-        ("set", "samples.groups=2020-01-01", "no plain value"),
-        ("set", "samples.groups=2020-99-99", "no plain value"),
+        ("set", "samples.groups=[8", "no plain value"),
         ("set", "samples.groups=" + "[" * 5_000, "no plain value"),
     ],
 )

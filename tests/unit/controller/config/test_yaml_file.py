@@ -1,8 +1,10 @@
 """What a configuration file holds is within bounds, or refused in one sentence with its line."""
 
 import pytest
+import yaml
 
 from controller.config.load import load_config
+from controller.config.yaml_file import read_yaml, write_yaml
 from protocol.errors import ConfigError
 
 BOMB = "a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(
@@ -53,3 +55,51 @@ def test_aliases_that_say_little_are_as_good_as_written_out(tmp_path):
     config = load_config(str(file), ())
     assert (config.run.name, config.model.path) == ("forty", "forty")
     assert config.data.columns == {"prompt": "question"}
+
+
+NUMBERS = {
+    "010": 10, "-007": -7, "08": 8, "0": 0, "+5": 5, "1_000": 1000, "0x10": 16, "-0xff": -255, "0b11": 3,
+    "0.10": 0.1, "5.": 5.0, ".5": 0.5, "-.5": -0.5, "1e-5": 1e-5, "1E+5": 1e5,
+    "1.5e3": 1500.0, "-.inf": -float("inf"),
+}  # fmt: skip
+TEXTS = [
+    "1:30",
+    "48:00:00",
+    "1:30.5",
+    "190:20:30.15",
+    "2026-01-01",
+    "no",
+    "on",
+    "0o10",
+    "0x",
+    "1e",
+    "e5",
+    "_1",
+    "1.2.3",
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_a_number_is_of_ten_unless_it_says_so(text):
+    value, _ = read_yaml(text)
+    assert (value, type(value)) == (NUMBERS[text], type(NUMBERS[text]))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_has_no_form_of_a_number_is_the_text_that_it_is(text):
+    assert read_yaml(text)[0] == text
+
+
+def test_a_time_limit_is_given_without_quotes_on_the_command_line(tmp_path):
+    (tmp_path / "run.yaml").write_text("run: {seed: 010}")
+    config = load_config(str(tmp_path / "run.yaml"), ["cluster.time_limit=48:00:00"])
+    assert (config.cluster.time_limit, config.run.seed) == ("48:00:00", 10)
+    with pytest.raises(ConfigError, match=r"run\.seed \(command line\): '1:30' is refused"):
+        load_config(str(tmp_path / "run.yaml"), ["run.seed=1:30"])
+
+
+def test_what_is_written_is_read_again_by_this_reader_and_any_other():
+    tree = {"b": [*NUMBERS, *TEXTS, "yes", "null", "", "${HOME}", "a: b", "[x]"], "a": [10, 1e-5, True, None]}
+    text = write_yaml(tree)
+    assert read_yaml(text)[0] == yaml.safe_load(text) == tree
+    assert list(read_yaml(text)[0]) == ["b", "a"]
