@@ -95,7 +95,7 @@ def _resolved(config: Config, folder: Path) -> Config:
     name = config.staleness.cost_model
     if name in COST_MODELS or name.lstrip().startswith("{"):
         return config
-    file = folder / name
+    file = folder / os.path.expanduser(name)
     try:
         text = json.dumps(load_coefficients(file.read_text())._asdict())
     except (OSError, UnicodeDecodeError) as error:

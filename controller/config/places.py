@@ -1,22 +1,25 @@
 """Makes the paths of a configuration absolute.
 
-Invariant: files are looked for and not opened; what is not found stays as it is, for `check` to name.
+Invariants: files are looked for and not opened; what is not found stays as it is, for `check` to name; `~` at
+the beginning of any path is the home of the user who reads the configuration.
 """
 
 import glob
 import os.path
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from controller.config.data import DataSettings
 from controller.config.evaluation import EvaluationSettings
 from controller.config.models import Config, Section
-from controller.config.pluggable import BUILT_IN, FILES
+from controller.config.pluggable import BUILT_IN, FILES, FOLDERS
 from protocol.agents.settings import AgentSettings
 from protocol.rewards.kinds import FunctionReward, ModelReward, NamedReward
 from protocol.settings import RewardSettings
 
 TASKSET = "verifiers:"
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 def with_absolute_paths(config: Config, beside: Path) -> Config:
@@ -24,14 +27,18 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
 
     What is found in neither place is left as it is, for `check` to name.
     """
+    for dotted in FOLDERS:
+        config = _with_home(config, dotted.split("."))
     sections: dict[str, Section] = {}
     for dotted in (*FILES, *BUILT_IN):
         section_name, field = dotted.split(".")
         section: Section = sections.get(section_name) or getattr(config, section_name)
         value = cast("str | None", getattr(section, field))
-        if not value or (dotted == "model.path" and config.model.factory):
+        if not value:
             continue
-        found = _absolute(value, beside, is_data=dotted == "data.path", is_model=dotted == "model.path")
+        found = os.path.expanduser(value)
+        if dotted != "model.path" or not config.model.factory:
+            found = _absolute(value, beside, is_data=dotted == "data.path", is_model=dotted == "model.path")
         sections[section_name] = section.model_copy(update={field: found})
     evaluation = cast("EvaluationSettings", sections.get("evaluation", config.evaluation))
     data = {
@@ -57,6 +64,14 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
     return config.model_copy(update=sections)
 
 
+def _with_home(section: AnySection, path: Sequence[str]) -> AnySection:
+    """The section with `~` replaced in the text that is found by these names."""
+    name, *inside = path
+    value = getattr(section, name)
+    found = _with_home(value, inside) if inside else os.path.expanduser(value)
+    return section.model_copy(update={name: found})
+
+
 def _reward_with_absolute_path(reward: NamedReward, beside: Path) -> NamedReward:
     if isinstance(reward, FunctionReward):
         return reward.model_copy(update={"function": _absolute(reward.function, beside)})
@@ -68,10 +83,11 @@ def _reward_with_absolute_path(reward: NamedReward, beside: Path) -> NamedReward
 def _file_at(word: str, beside: Path) -> str:
     """One word of a command: the path of a file, made absolute, or what it is."""
     is_bare = Path(word).name == word and not Path(word).suffix  # python3, and not python3 of this folder
+    file = os.path.expanduser(word)
     found = (
-        folder / word for folder in (Path.cwd(), beside.absolute())
+        folder / file for folder in (Path.cwd(), beside.absolute())
     )  # not resolved: environments are links
-    return word if is_bare else next((str(file) for file in found if os.path.isfile(file)), word)
+    return word if is_bare else next((str(one) for one in found if os.path.isfile(one)), word)
 
 
 def _stands_for_files(pattern: Path) -> bool:
@@ -83,6 +99,7 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
     if is_data and value.startswith(TASKSET):
         inside, question, options = value.removeprefix(TASKSET).partition("?")
         return f"{TASKSET}{_absolute(inside, beside)}{question}{options}"
+    value = os.path.expanduser(value)
     file, separator, name = value.rpartition(":")
     if not (separator and file.endswith(".py") and name.isidentifier()):
         file, separator, name = value, "", ""

@@ -32,6 +32,9 @@ NOT_BUILT_IN: dict[str, Mapping[str, str]] = {"agent.renderer": LEFT_OUT}
 FILES = ("data.path", "model.path")
 """Keys that name a file or a folder; `data.path` may be an import path, too."""
 
+FOLDERS = ("run.dir", "run.resume", "weights.directory", "controller.keys", "simulation.workload.trace")
+"""Keys with a path that is not looked for beside the configuration."""
+
 CALLED: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "model.factory": ("make(directory, *, seed, progress)", 1, ("seed", "progress")),
     "agent.renderer": ("make(tokenizer)", 1, ()),

@@ -42,7 +42,8 @@ class RunDirectory:
         self.model = self.path / config.model.path
         """Where a model factory puts the initial model; `model.json` beside it says what it was made by."""
         first = Path(config.model.path).parts[0]
-        self._kept = (first, f"{first}.json") if config.model.factory else ()
+        is_made_inside = config.model.factory and first not in ("/", "..")
+        self._kept = (first, f"{first}.json") if is_made_inside else ()
         self._metrics: IO[str] | None = None
         self._evaluations: IO[str] | None = None
         self._has_journal = False  # as far as was seen

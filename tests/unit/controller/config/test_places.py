@@ -1,7 +1,15 @@
 """What is beside the configuration is found there: trackers and programs of the user's own."""
 
+from pathlib import Path
+
+import pytest
+
+from controller.check.problems import check
+from controller.config.load import load_config
 from controller.config.models import Config
 from controller.config.places import with_absolute_paths
+from controller.host.run_directory import RunDirectory
+from protocol.errors import ConfigError
 
 
 def test_a_tracker_and_a_program_to_notify_are_found_beside_the_configuration(tmp_path):
@@ -30,3 +38,64 @@ def test_a_name_that_no_file_can_have_is_left_for_check_to_name(tmp_path):
     found = with_absolute_paths(Config.model_validate(tree, strict=False), tmp_path)
     assert (found.agent.function, found.data.path, found.model.path) == (f"{name}.py:run", name, name)
     assert found.notify.command == (f"{name}.sh",)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    place = tmp_path / "home"
+    place.mkdir()
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.chdir(tmp_path)
+    return place
+
+
+def test_a_path_may_begin_with_the_users_home(home):
+    (home / "model").mkdir()
+    (home / "model" / "config.json").write_text("{}")
+    for name in ("mine.py", "rows.jsonl", "held.jsonl", "tell.sh"):
+        (home / name).touch()
+    Path("run.yaml").write_text(
+        "run: {dir: ~/runs, resume: ~/runs/old}\nmodel: {path: ~/model}\n"
+        "reward: {function: ~/mine.py:score}\n"
+        "data: {path: ~/rows.jsonl}\nevaluation: {data: {held: {path: ~/held.jsonl}}}\n"
+        "logging: {trackers: ['~/mine.py:make']}\nnotify: {command: [sh, ~/tell.sh, '~']}\n"
+        "weights: {directory: ~/fast}\ncontroller: {keys: ~/keys}\n"
+        "simulation: {workload: {trace: ~/runs/a}}\n"
+    )
+    found = load_config("run.yaml")
+    assert (found.run.dir, found.run.resume) == (f"{home}/runs", f"{home}/runs/old")
+    assert (found.model.path, found.data.path) == (f"{home}/model", f"{home}/rows.jsonl")
+    assert found.reward.function == f"{home}/mine.py:score"
+    assert found.evaluation.data["held"].path == f"{home}/held.jsonl"
+    assert found.logging.trackers == (f"{home}/mine.py:make",)
+    assert found.notify.command == ("sh", f"{home}/tell.sh", "~")
+    assert (found.weights.directory, found.controller.keys) == (f"{home}/fast", f"{home}/keys")
+    assert found.simulation.workload.trace == f"{home}/runs/a"
+
+
+def test_what_is_not_at_home_is_named_where_it_was_looked_for(home):
+    Path("run.yaml").touch()
+    config = load_config("run.yaml", ["model.path=~/none", "data.path=~/none.jsonl", "run.dir=~/runs"])
+    told = "\n".join(finding.text for finding in check(config) if finding.level == "error")
+    assert f"there is no model at {home}/none: " in told
+    assert f"{home}/none.jsonl" in told
+    assert "~" not in told
+
+
+def test_coefficients_are_read_at_home(home):
+    Path("run.yaml").touch()
+    with pytest.raises(ConfigError, match=f"and {home}/none.json cannot be read"):
+        load_config("run.yaml", ["staleness.cost_model=~/none.json"])
+
+
+def test_a_made_model_at_home_stays_there_when_its_run_is_set_aside(home):
+    Path("run.yaml").touch()
+    told = ["run.dir=~/runs", "model.path=~/model", "model.factory=module:make"]
+    first = RunDirectory(load_config("run.yaml", told))
+    assert (first.path, first.model) == (home / "runs" / "run", home / "model")
+    (first.path / "run.db").touch()
+    first.close()
+    again = RunDirectory(load_config("run.yaml", [*told, "run.resume=never"]))
+    assert again.previous == home / "runs" / "run.1"
+    again.close()
+    assert not Path("~").exists()
