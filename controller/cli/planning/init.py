@@ -5,6 +5,7 @@ hand; every question has a flag, and where nobody can answer the flags and defau
 """
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import typer
 from controller.cli.say import say
 from protocol.errors import ConfigError
 from protocol.model_shape import checked, text_shape
+from protocol.plain_text import is_plain_line
 
 ROOT = Path(__file__).resolve().parents[3]
 TASK = ROOT / "examples" / "ledger_task.py"
@@ -24,7 +26,7 @@ ANSWERS = ("answer", "solution", "target", "label", "gold", "output")
 KINDS = ("function", "math", "exact", "choice")
 MOST_TOKENS = 3072  # of prompt and response; fewer where the model has fewer positions
 
-REWARD = '''"""The reward of {name}: a number for each response, the higher the better."""
+REWARD = '''"""The reward of this run: a number for each response, the higher the better."""
 
 
 def score(completion: str, answer: str) -> float:
@@ -44,7 +46,7 @@ CONFIG = """\
 # All keys: docs/configuration.md; any is overridden on the command line, as run.steps=10
 
 run:
-  name: {name}              # its folder is runs/{name}; the same command goes on with it
+  name: {name}              # its folder is {run}; the same command goes on with it
   steps: {steps}                # policy versions to make
 
 model:
@@ -74,7 +76,7 @@ staleness:
   max_staleness: 2          # no trajectory older than two versions is ever trained; 0 is synchronous
 
 samples:
-  groups: 4                 # of each step, to read: launch.py samples runs/{name}
+  groups: 4                 # of each step, to read: launch.py samples {run}
 """
 
 
@@ -128,7 +130,8 @@ def init(
         ) from error
     say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     config = next(iter(files))
-    say(f"Next:\n  python3 launch.py check {config}\n  python3 launch.py {config}")
+    shown = shlex.quote(str(config))
+    say(f"Next:\n  python3 launch.py check {shown}\n  python3 launch.py {shown}")
 
 
 def _asked(flag: str | None, question: str, default: str, *, asks: bool) -> str:
@@ -143,6 +146,13 @@ def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
 
     Raises: ConfigError if an answer is none, or a file is there.
     """
+    places = {"The folder": str(folder.resolve()), "--model": answers.model, "--data": answers.data}
+    for what, path in places.items():
+        if not is_plain_line(path):
+            raise ConfigError(
+                f"{what} is {path!r}, which a configuration cannot name: it is no line of plain text. Rename "
+                "it."
+            )
     if answers.reward not in KINDS:
         raise ConfigError(f"--reward is {answers.reward!r}; expected one of {', '.join(KINDS)}.")
     if answers.model and not (Path(answers.model) / "config.json").is_file():
@@ -153,7 +163,7 @@ def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
     files = {folder / "run.yaml": _config(answers, folder / "run.yaml", columns)}
     if answers.reward == "function":
         mark = "####" if answers.data else "#"
-        files[folder / "reward.py"] = REWARD.format(name=answers.name, mark=mark)
+        files[folder / "reward.py"] = REWARD.format(mark=mark)
     for path in files:
         if path.exists():
             raise ConfigError(f"{path} is there already; expected a folder without it. Give another one.")
@@ -185,12 +195,13 @@ def columns_of(data: Path) -> dict[str, str]:
 def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
     is_small = not answers.model
     if is_small:
-        model = f"  factory: {TASK}:make_model   # made in the run directory, once"
-        data = f"  path: {TASK}:prompts"
+        model = f"  factory: {_quoted(f'{TASK}:make_model')}   # made in the run directory, once"
+        data = f"  path: {_quoted(f'{TASK}:prompts')}"
     else:
-        model = f"  path: {Path(answers.model).resolve()}"
+        model = f"  path: {_quoted(Path(answers.model).resolve())}"
         named = ", ".join(f"{ours}: {theirs}" for ours, theirs in columns.items() if ours != theirs)
-        data = f"  path: {Path(answers.data).resolve()}" if answers.data else f"  path: {TASK}:prompts"
+        rows = Path(answers.data).resolve() if answers.data else f"{TASK}:prompts"
+        data = f"  path: {_quoted(rows)}"
         data += f"\n  columns: {{{named}}}    # ours: yours" if named else ""
     reward = "  function: reward.py:score    # beside this file"
     if answers.reward != "function":
@@ -200,11 +211,17 @@ def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
     engine = "vllm" if answers.gpus > 1 else "torch"
     rollout = f"  engine: {engine}\n  instances: {instances}              # processes that generate"
     return CONFIG.format(
-        schema=ROOT / "docs" / "configuration.schema.json", file=file, name=answers.name, steps=answers.steps,
-        model=model, data=data, reward=reward, rollout=rollout,
+        schema=ROOT / "docs" / "configuration.schema.json", file=shlex.quote(str(file)),
+        name=_quoted(answers.name), run=shlex.quote(f"runs/{answers.name}"), steps=answers.steps, model=model,
+        data=data, reward=reward, rollout=rollout,
         group_size=16 if is_small else 8, max_prompt_tokens=prompt_tokens,
         max_response_tokens=response_tokens, batch_groups=32, lr="5e-4" if is_small else "1e-6",
     )  # fmt: skip
+
+
+def _quoted(value: str | Path) -> str:
+    """A text as YAML has it in quotes, whatever it would be without, and no environment variable in it."""
+    return json.dumps(str(value), ensure_ascii=False).replace("${", "$${")
 
 
 def _lengths(model: Path) -> tuple[int, int]:

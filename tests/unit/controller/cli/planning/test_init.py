@@ -30,6 +30,37 @@ def test_without_a_word_it_is_the_little_task_and_passes_the_check(tmp_path, mon
     assert scope["score"]("12=3 4=7 #8", "7") == 0.0
 
 
+NAMES = [
+    "2026", "1e3", "null", "true", "0x10", "10:30", "[a]", "a: b", "${HOME}", "$${x}", "x #1", "it's",
+    'say "hi"', "a\\b", "*all", "&one", "{a}", "- b", "? c", "!tag", "%d", "~", "Zürich 北京",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_mean_something_in_yaml_are_the_names_that_they_are(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "of" / name).mkdir(parents=True)
+    data = tmp_path / "of" / name / "rows.jsonl"
+    data.write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
+    model = model_in(tmp_path / "of" / name / "model")
+    assert main(["init", f"./{name}", "--model", model, "--data", str(data)]) == 0
+    config = load_config(tmp_path / name / "run.yaml")
+    assert (config.run.name, config.model.path, config.data.path) == (name, model, str(data))
+    compile((tmp_path / name / "reward.py").read_text(), "reward.py", "exec")
+    assert not [
+        finding for finding in errors(config) if finding.field in ("run.name", "data.path", "run.dir")
+    ]
+
+
+def test_a_folder_of_two_lines_is_refused_in_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "two\nlines"]) == 2
+    said = capsys.readouterr().err
+    assert "which a configuration cannot name" in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def model_in(folder):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
