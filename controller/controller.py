@@ -107,10 +107,15 @@ class Controller:
         )
 
     async def __aenter__(self) -> Self:
-        """Begin. Raises: ConfigError if the run cannot."""
+        """Begin. Raises: ConfigError if the run cannot; RuntimeError if it has been entered before."""
+        if self._run is not None:
+            raise RuntimeError(
+                "This Controller has been entered before, and its run is over. Expected a new Controller for "
+                "each `async with`: it goes on with a run that is not finished."
+            )
         await self._shell.open()
         await self._beside.enter_async_context(
-            exports_beside(self.run_dir, self.config, on_warning=self._on_warning)
+            exports_beside(self._shell.directory.path, self.config, on_warning=self._on_warning)
         )
         # not a TaskGroup: it would wrap what the caller's own block raises
         self._run = asyncio.create_task(self._shell.run(), name="controller")
@@ -131,15 +136,22 @@ class Controller:
             self._raise_failure()
 
     async def train(self) -> AsyncIterator[Step]:
-        """The train steps as they are done, to the end of the run. Raises: RunError with the first cause."""
+        """The train steps as they are done, to the end of the run.
+
+        Raises: RunError with the first cause; RuntimeError if nothing has begun.
+        """
+        self._entered("train()")
         while (step := await self._steps.get()) is not None:
             yield step
         self._steps.put_nowait(None)  # a later call ends at once
         self._raise_failure()
 
     def stop(self, reason: str) -> None:
-        """End the run in good order: the step that is being made is finished and a checkpoint saved."""
-        self._shell.request_stop(reason)
+        """End the run in good order: the step that is being made is finished and a checkpoint saved.
+
+        Raises: RuntimeError if it has not begun.
+        """
+        self._entered("stop()").request_stop(reason)
 
     @property
     def has_begun(self) -> bool:
@@ -150,18 +162,31 @@ class Controller:
         return self._shell.has_begun
 
     def snapshot(self) -> ClusterSnapshot:
-        """The whole run now, frozen."""
-        return self._shell.core.snapshot()
+        """The whole run now, frozen. Raises: RuntimeError if it has not begun."""
+        return self._entered("snapshot()").core.snapshot()
 
     @property
     def run_dir(self) -> Path:
-        """Where the run leaves its files."""
-        return self._shell.directory.path
+        """Where the run leaves its files. Raises: RuntimeError if it has not begun."""
+        return self._entered("run_dir").directory.path
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Totals up to now; after the end, what summary.json says."""
-        return self._shell.summary or self._shell.core.summary()
+        """Totals up to now; after the end, what summary.json says.
+
+        Raises: RuntimeError if nothing has begun.
+        """
+        shell = self._entered("summary")
+        return shell.summary or shell.core.summary()
+
+    def _entered(self, what: str) -> Shell:
+        """The run, which has begun. Raises: RuntimeError."""
+        if self._run is None:
+            raise RuntimeError(
+                f"{what} is of a run that has begun, and this Controller has not been entered. Expected it "
+                "inside `async with Controller(...) as controller:`, or after that."
+            )
+        return self._shell
 
     def _evaluated(self, line: dict[str, Any]) -> None:
         self.evaluations.append(line)
@@ -227,7 +252,7 @@ def _named(reward: Callable[..., Any]) -> tuple[ModuleType, str, str] | None:
         modules += list(sys.modules.values())
     for module in modules:
         file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or file is None:
+        if not isinstance(module, ModuleType) or file is None or not os.path.isfile(file):  # as "<stdin>"
             continue
         for name, value in list(vars(module).items()):
             if value is reward and name.isidentifier():

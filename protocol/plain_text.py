@@ -27,5 +27,14 @@ def is_plain_line(text: str) -> bool:
     return _IN_NAME.search(text) is None
 
 
+def has_half_characters(text: str) -> bool:
+    """Whether a text has surrogates that are no pair: it cannot be written in UTF-8."""
+    try:
+        text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
 def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -10,6 +10,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
+from protocol.plain_text import has_half_characters
+
 Path = tuple[Any, ...]  # keys of mappings and indices of lists, from the top
 PLACE = re.compile(r"\$\$\{|\$\{(?:(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\})?", re.ASCII)
 
@@ -49,6 +51,10 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
             raise NotExpanded(
                 f"{text!r} has `${{` without the name of an environment variable. Expected ${{NAME}} or "
                 "${NAME:-default}; write $${ for the characters themselves."
+            )
+        if has_half_characters(variables.get(name, "")):
+            raise NotExpanded(
+                f"names the environment variable {name}, whose value is no text in UTF-8. Set it to one."
             )
         if default is not None:
             return variables.get(name) or default

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from protocol.plain_text import has_half_characters
+
 MAX_CHARACTERS = 1 << 18
 MAX_NODES = 10_000  # values, keys and collections, aliases written out
 MAX_DEPTH = 32
@@ -130,6 +132,9 @@ def _check_node(loader: _Loader, event: yaml.NodeEvent) -> None:
     tag = getattr(event, "tag", None)
     if tag not in (None, TEXT):
         raise _refused(event.start_mark, f"it has the tag {tag[:80]!r}; tags are not used here, leave it out")
+    if isinstance(event, yaml.ScalarEvent) and has_half_characters(event.value):
+        half = "a text has half a character, such as \\ud800 without its second half"
+        raise _refused(event.start_mark, f"{half}; expected whole ones")
     if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_DIGITS:
         resolved = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
         if resolved in NUMBERS:

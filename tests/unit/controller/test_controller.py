@@ -1,9 +1,11 @@
 """A reward given as an object reaches the workers, or is refused with a reason that is true; and the document
 on embedding names what there is."""
 
+import asyncio
 import functools
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from controller import Controller
 from controller.config.models import Config
 from controller.controller import forgiven, import_path
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, RunError
 from protocol.importing import load_object
 
 ROOT = Path(__file__).parents[3]
@@ -112,3 +114,73 @@ def test_the_document_prints_the_example_that_is_run_and_names_all_that_there_is
     public = [name for name, value in vars(Controller).items() if not name.startswith("_")]
     for name in (*arguments, *public, "evaluations", "config"):
         assert re.search(rf"`{name}[`(]", text), f"{name} is not in docs/embedding.md"
+
+
+TYPED = """
+import sys
+from controller import Controller
+from controller.config.models import Config
+
+def score(completion):
+    return 1.0
+
+try:
+    Controller(Config.model_validate({"run": {"dir": sys.argv[1]}}), reward=score)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_reward_that_was_typed_in_is_refused_at_once(tmp_path):
+    command = [sys.executable, "-", str(tmp_path)]
+    done = subprocess.run(command, input=TYPED, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(
+        "ConfigError The reward is score, which workers, being other processes, cannot"
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda controller: controller.summary,
+        lambda controller: controller.run_dir,
+        lambda controller: controller.snapshot(),
+        lambda controller: controller.stop("enough"),
+    ],
+    ids=["summary", "run_dir", "snapshot", "stop"],
+)
+def test_what_a_run_says_before_it_has_begun_is_an_error_in_words(tmp_path, ask):
+    controller = Controller(Config.model_validate({"run": {"dir": str(tmp_path)}}))
+    with pytest.raises(RuntimeError, match=r"is of a run that has begun.*`async with Controller"):
+        ask(controller)
+    assert not controller.has_begun
+
+
+async def test_steps_of_a_run_that_has_not_begun_are_an_error_in_words(tmp_path):
+    controller = Controller(Config.model_validate({"run": {"dir": str(tmp_path)}}))
+    with pytest.raises(RuntimeError, match="has not been entered"):
+        await asyncio.wait_for(anext(controller.train()), 5)
+
+
+async def test_a_controller_is_entered_once(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    tree = {
+        "run": {"dir": str(tmp_path)},
+        "data": {"path": str(tmp_path / "rows.jsonl")},
+        "model": {"factory": "nowhere:make"},
+        "rollout": {"instances": 0},
+        "trainer": {"local": False},
+        "reward": {"workers": 0},
+    }
+    controller = Controller(Config.model_validate(tree))
+    with pytest.raises(RunError, match="No module named 'nowhere'"):
+        await to_the_end(controller)
+    with pytest.raises(RuntimeError, match=r"entered before.*Expected a new Controller"):
+        await to_the_end(controller)
+    assert controller.summary["ending"] == "failed"
+
+
+async def to_the_end(controller: Controller) -> None:
+    async with controller:
+        async for _ in controller.train():
+            pass

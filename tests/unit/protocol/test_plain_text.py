@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import RemoteError
 from protocol.messages import MAX_TEXT_CHARS, Attach, CheckpointSaved, Detach, Serving, TrainStepFinished
-from protocol.plain_text import is_plain_line, plain, plain_line
+from protocol.plain_text import has_half_characters, is_plain_line, plain, plain_line
 from protocol.wire.codec import from_fields, to_fields
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
@@ -70,3 +70,17 @@ def test_names_places_and_endpoints_with_more_than_their_own_characters_are_refu
 )
 def test_endpoints_that_sockets_name_are_taken(endpoint):
     assert from_fields(Serving.tag, (endpoint,)) == Serving(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_half"),
+    [
+        ("grün 北", False),
+        ("\ud83d\ude00", False),
+        ("a\ud83d", True),
+        ("\ude00\ud83d", True),
+        ("\udcff", True),
+    ],
+)
+def test_half_a_character_is_a_surrogate_without_its_other_half(text, is_half):
+    assert has_half_characters(text) == is_half

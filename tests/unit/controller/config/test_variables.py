@@ -1,5 +1,7 @@
 """Environment variables in a configuration: what they stand for, and that what is kept of a run has none."""
 
+import os
+
 import pytest
 import yaml
 
@@ -159,3 +161,13 @@ def test_a_key_with_a_point_in_it_is_no_path(load):
     config = load("data: {columns: {'a.b': '${STEPS}'}}")
     assert config.data.columns == {"a.b": "12"}
     assert config.as_written().data.columns == {"a.b": "${STEPS}"}
+
+
+def test_a_variable_that_is_no_text_is_named_and_not_shown(load, monkeypatch):
+    monkeypatch.setenv("TOKEN", os.fsdecode(b"s3cr\xff"))
+    for value in ("${TOKEN}", "${TOKEN:-x}"):
+        text = problem(load, f"run: {{name: '{value}'}}")
+        assert (
+            "run.name (line 1): names the environment variable TOKEN, whose value is no text in UTF-8" in text
+        )
+        assert "s3cr" not in text

@@ -27,6 +27,8 @@ REFUSED = {
     "a set": ("run: {name: !!set {a}}", "line 1: it has the tag 'tag:yaml.org,2002:set'"),
     "bytes": ("run: {name: !!binary aGk=}", "line 1: it has the tag 'tag:yaml.org,2002:binary'"),
     "an object": ("run: !!python/object/apply:os.system [id]", "line 1: it has the tag"),
+    "half a character": ('run:\n  name: "a\\ud800"\n', "line 2: a text has half a character"),
+    "half a character in a key": ('run: {"\\udc00": 1}', "line 1: a text has half a character"),
     "a long text": ("# " + "x" * (1 << 18), "it has more than 262,144 characters"),
 }
 
@@ -103,3 +105,8 @@ def test_what_is_written_is_read_again_by_this_reader_and_any_other():
     text = write_yaml(tree)
     assert read_yaml(text)[0] == yaml.safe_load(text) == tree
     assert list(read_yaml(text)[0]) == ["b", "a"]
+
+
+def test_two_halves_of_a_character_are_one(tmp_path):
+    (tmp_path / "run.yaml").write_text('run: {name: "\\ud83d\\ude00"}')
+    assert load_config(str(tmp_path / "run.yaml")).run.name == "\U0001f600"
