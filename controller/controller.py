@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, Self
 
 from controller.config.models import Config
 from controller.core.state.snapshot import ClusterSnapshot
+from controller.host import resume
 from controller.host.offline.offline_evaluation import Evaluee
 from controller.host.offline.offline_evaluation import evaluate as evaluate_rows
 from controller.host.shell import Shell
@@ -264,6 +265,11 @@ def evaluate(config: Config, evaluee: Evaluee, **options: Any) -> dict[str, Any]
     """As `controller.host.offline.offline_evaluation`, with the import paths of a run of this program."""
     paths = tuple(dict.fromkeys([os.getcwd(), *_own_import_paths()]))
     return evaluate_rows(config, evaluee, import_paths=paths, **options)
+
+
+def why_refused(config: Config) -> str | None:
+    """Why a run of this configuration could not go on with what its directory holds; None if it can."""
+    return resume.why_refused(config)
 
 
 def _own_import_paths() -> list[str]:

@@ -4,7 +4,7 @@ Invariants: files are only read, and no further than their first rows; nothing o
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 from controller.check.source import Definition, call_problem, look_up
 from controller.config.data import DataSettings, RowSettings, template_columns
+from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
 from controller.config.pluggable import CALLED
 from controller.data.formats import EXPECTED, SAVED, Format, format_of, open_table
+from controller.data.held_out import source_of
 from controller.data.prompts import PromptSource
 from controller.data.rows import inside
 from controller.data.tables import Found
@@ -57,12 +59,24 @@ def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
 
     `is_thorough`: also open saved datasets and those of the Hub, which takes seconds.
     """
-    sources = config.data.each
+    found = [_look_at(config, section, data, is_thorough=is_thorough) for section, data in config.data.each]
     evaluation = config.evaluation
     for name, one in evaluation.data.items() if evaluation.every_steps else ():
         rows = {key: getattr(one, key) for key in RowSettings.model_fields}
-        sources.append((f"evaluation.data.{name}", DataSettings().model_copy(update=rows)))
-    return [_look_at(config, section, data, is_thorough=is_thorough) for section, data in sources]
+        data = DataSettings().model_copy(update=rows)
+        most = min(one.max_prompts or FIRST_ROWS, FIRST_ROWS)  # rows behind that are nobody's
+        sample = _look_at(config, f"evaluation.data.{name}", data, most=most, is_thorough=is_thorough)
+        sample.remarks += _source_problems(name, one, sample.rows)
+        found.append(sample)
+    return found
+
+
+def _source_problems(name: str, one: HeldOutSettings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Remark]:
+    try:
+        for number, row in enumerate(rows):
+            source_of(name, one, number, row)
+    except ConfigError as error:
+        yield "error", f"evaluation.data.{name}.source_column", str(error)
 
 
 def package_for(path: str) -> str | None:
@@ -76,7 +90,9 @@ def package_for(path: str) -> str | None:
     return PACKAGES.get(kind)
 
 
-def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: bool) -> Sample:
+def _look_at(
+    config: Config, section: str, data: DataSettings, *, is_thorough: bool, most: int = FIRST_ROWS
+) -> Sample:
     sample = Sample(section, data.path, data.columns)
     is_supervised = config.trainer.is_supervised and sample.is_trained
     kind, files = format_of(data.path) if data.path else ("nothing", [])
@@ -95,21 +111,28 @@ def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: b
         expected = ["response"] if is_supervised else [] if config.agent.is_on else ["prompt"]
         sample.remarks += _first_row_problems(data, first, section, expected=expected)
         if not sample.remarks:
-            _read_first_rows(config, data, sample, is_supervised=is_supervised)
+            _read_first_rows(config, data, sample, most=most, is_supervised=is_supervised)
     except ConfigError as error:
         sample.remarks.append(("error", f"{section}.path", str(error)))
     return sample
 
 
-def _read_first_rows(config: Config, data: DataSettings, sample: Sample, *, is_supervised: bool) -> None:
+def _read_first_rows(
+    config: Config, data: DataSettings, sample: Sample, *, most: int, is_supervised: bool
+) -> None:
+    """Raises: ConfigError that names a row; of rows for training, those that a run leaves out are noted."""
     trainer = config.trainer if is_supervised else config.trainer.model_copy(update={"algorithm": "grpo"})
     data = data.model_copy(update={"shuffle": False, "epochs": 1})
+
+    def note(text: str) -> None:
+        sample.remarks.append(("note", f"{sample.section}.path", text))
+
     source = PromptSource(
         config.model_copy(update={"data": data, "trainer": trainer}),
         most=FIRST_ROWS,
-        on_refused=lambda text: sample.remarks.append(("note", f"{sample.section}.path", text)),
+        on_refused=note if sample.is_trained else None,
     )
-    while len(sample.rows) < FIRST_ROWS and (row := source.read(1)):
+    while len(sample.rows) < most and (row := source.read(1)):
         sample.rows.append(json.loads(row[0]))
 
 

@@ -41,7 +41,7 @@ from controller.cli.planning.filling import filling
 from controller.cli.say import say
 from controller.config.load import load_config
 from controller.config.models import Config
-from controller.controller import Controller, Evaluee, evaluate
+from controller.controller import Controller, Evaluee, evaluate, why_refused
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
 from controller.view.door.beside import ViewLink, view_beside
@@ -146,6 +146,8 @@ def check(
     """Validate a configuration and say what would happen, without starting anything of the run."""
     settings = load_config(config, overrides or ())
     findings = find_problems(settings, is_thorough=True, calls_reward=call_reward)
+    if (reason := why_refused(settings)) is not None:
+        findings.insert(0, Finding("error", "run.resume", reason))
     if (filled := filling(settings)) is not None:
         told = f"if environments are as simulation.environment says, {filled.in_words()}"
         findings.append(Finding("note", "agent", told))

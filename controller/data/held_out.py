@@ -5,8 +5,9 @@ that cannot be used ends nothing that has begun; nothing is shuffled.
 """
 
 import json
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from controller.config.data import DataSettings, RowSettings
 from controller.config.evaluation import HeldOutSettings
@@ -46,7 +47,7 @@ def read_held_out(config: Config) -> HeldOut:
         except ConfigError as error:
             raise ConfigError(f"evaluation.data.{name}, called `data` here: {error}") from error
         rows += found
-        sources += [_source(name, one, number, row) for number, row in enumerate(found)]
+        sources += [source_of(name, one, number, json.loads(row)) for number, row in enumerate(found)]
         if len(rows) > MAX_PROMPTS:
             raise ConfigError(
                 f"evaluation.data has more than {MAX_PROMPTS} prompts, up to {name!r}. Expected at most "
@@ -63,10 +64,14 @@ def _read(config: Config, one: HeldOutSettings) -> list[bytes]:
     return source.read(one.max_prompts or MAX_PROMPTS + 1)
 
 
-def _source(name: str, one: HeldOutSettings, number: int, row: bytes) -> str:
+def source_of(name: str, one: HeldOutSettings, number: int, row: Mapping[str, Any]) -> str:
+    """The data source that a row of the held-out set `name` belongs to.
+
+    Raises: ConfigError if `source_column` names a column that does not say.
+    """
     if not one.source_column:
         return name
-    found = json.loads(row).get(one.source_column)
+    found = row.get(one.source_column)
     if not isinstance(found, str) or not found:
         raise ConfigError(
             f"Row {number} of evaluation.data.{name} has {found!r} as its {one.source_column!r}, which "

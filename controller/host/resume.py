@@ -19,7 +19,7 @@ from controller.durability.recording import Recording
 from controller.host.going_back import gone_back
 from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
 from controller.host.run_directory import RunDirectory
-from protocol.errors import ConfigError, OtherRelease, RunError
+from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
 
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
@@ -76,11 +76,24 @@ def finished_steps(run: Path, config: Config) -> int | None:
     Whatever release or settings made it; None if it has not, or its journal must be asked.
     """
     try:
-        summary = json.loads((run / "summary.json").read_text())
+        summary = _summary(run)
         steps = int(summary["steps"])
         return steps if summary["is_success"] and steps >= config.run.steps else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _is_out_of_data(run: Path) -> bool:
+    """Whether a run is over because its data ended before it had made its steps."""
+    try:
+        summary = _summary(run)
+        return bool(summary["ending"] == "done" and summary["steps"] < summary["steps_wanted"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _summary(run: Path) -> Any:
+    return json.loads((run / "summary.json").read_text())
 
 
 def read_past(run: Path, config: Config) -> ResumedRun | None:
@@ -107,6 +120,32 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
     if not past.is_over:
         _refuse_changes(run, state.config, config)
     return past
+
+
+def why_refused(config: Config) -> str | None:
+    """Why the run in the directory of `config` would not go on with it, as far as no event has to be read.
+
+    None if nothing is known against it, or there is no run to go on with.
+    """
+    run = config.run
+    if run.resume == "never" or run.durability == "off":
+        return None
+    directory = Path(run.dir) / run.name if run.resume == "auto" else Path(run.resume)
+    try:
+        if (directory / "run.db").exists():
+            _look_at_settings(directory, config)
+    except StaleFlowError as error:
+        return str(error)
+    return None
+
+
+def _look_at_settings(run: Path, config: Config) -> None:
+    """Raises: ConfigError or RunError, as `read_past`."""
+    if not _has_events(run / "run.db"):
+        _refuse_if_trained(run)
+    elif finished_steps(run, config) is None and not _is_out_of_data(run):
+        with Recording(run) as recording:
+            _refuse_changes(run, recording.config(), config)
 
 
 def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], bytes]:

@@ -9,6 +9,8 @@ import pytest
 from controller.check.data import FIRST_ROWS
 from controller.check.problems import check
 from controller.config.load import load_config
+from controller.data.held_out import read_held_out
+from protocol.errors import ConfigError
 from protocol.rewards.shapes import Signature, offered_names
 from tests.support.small_project import CHAT_ROWS, TEMPLATE, make_project
 from workers.reward import functions
@@ -192,6 +194,27 @@ def test_held_out_rows_are_looked_at_with_the_function_that_scores_them(project)
     (project / "judge.py").write_text("def judge(completion, slution):\n    return 1.0\n")
     [text] = found("error", *held_out, "evaluation.reward_function=judge.py:judge")
     assert text.startswith("evaluation.reward_function: judge (")
+
+
+def test_held_out_rows_are_read_as_a_run_reads_them_before_it_begins(project):
+    lines = ['{"prompt": "1+1", "answer": "2", "kind": "plus"}', '{"prompt": "1-1", "answer": "0"}']
+    (project / "test.jsonl").write_text("\n".join(lines))
+    held_out = ["evaluation.every_steps=5", "evaluation.data={test: {path: test.jsonl, source_column: kind}}"]
+    [text] = found("error", *held_out)
+    assert text.startswith(
+        "evaluation.data.test.source_column: Row 1 of evaluation.data.test has None as its "
+    )
+    with pytest.raises(ConfigError, match=r"Row 1 of evaluation\.data\.test has None"):
+        read_held_out(load_config("run.yaml", held_out))
+    assert found("error", *held_out, "evaluation.data.test.max_prompts=1") == []
+    (project / "test.jsonl").write_text(f'{lines[0]}\n{{"prompt": "", "answer": "2", "kind": "plus"}}')
+    [text] = found("error", *held_out)
+    assert text.startswith("evaluation.data.test.path: ")
+    assert "line 2" in text
+    assert "left out" not in text
+    with pytest.raises(ConfigError, match="line 2"):
+        read_held_out(load_config("run.yaml", held_out))
+    assert found("error", *held_out, "evaluation.data.test.max_prompts=1") == []
 
 
 @pytest.mark.parametrize(
