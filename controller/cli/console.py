@@ -145,6 +145,15 @@ def _figures(metrics: Metrics) -> str:
     return "  ".join([*shown, in_short("reward {:.3f}", metrics["reward/mean"])])
 
 
+FILES = {
+    "metrics.jsonl": "metrics.jsonl",
+    "summary.json": "summary.json",
+    "checkpoints/": "checkpoints/step_*",
+    "logs/": "logs",
+}
+"""What is named of a run's files at its end, and the pattern by which it is found, if it is there."""
+
+
 def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
     """The end of a run in words: how it ended, what was gained, what it waited for, where the files are."""
     steps, took = summary.get("steps", 0), _duration(summary.get("time_s", 0.0))
@@ -166,7 +175,8 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
             f"{late} trajectories were older than max_staleness {bound}: these rules do not promise it."
         )
     lines.append(_shared_device_in_words(summary))
-    lines.append(f"Files: {run_dir} (metrics.jsonl, summary.json, checkpoints/, logs/)")
+    there = [name for name, pattern in FILES.items() if any(Path(run_dir).glob(pattern))]
+    lines.append(f"Files: {run_dir}" + f" ({', '.join(there)})" * bool(there))
     return [line for line in lines if line]
 
 

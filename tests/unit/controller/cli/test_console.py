@@ -98,7 +98,18 @@ def test_warnings_and_the_verdict_are_words():
         "Done: 80 train steps in 2 min 5 s. Reward 0.200 in the first steps, 0.800 in the last."
     )
     assert lines[2] == "Bound by rollout."
-    assert lines[3].startswith("Files: runs/quickstart ")
+    assert lines[3] == "Files: runs/quickstart"  # where nothing is
+
+
+def test_the_verdict_names_the_files_that_there_are(tmp_path):
+    for name in ("metrics.jsonl", "summary.json"):
+        (tmp_path / name).touch()
+    for name in ("logs", "checkpoints/.step_1.new"):
+        (tmp_path / name).mkdir(parents=True)
+    assert verdict_lines(SUMMARY, tmp_path)[-1] == f"Files: {tmp_path} (metrics.jsonl, summary.json, logs/)"
+    (tmp_path / "checkpoints" / "step_1").mkdir()
+    told = "(metrics.jsonl, summary.json, checkpoints/, logs/)"
+    assert verdict_lines(SUMMARY, tmp_path)[-1] == f"Files: {tmp_path} {told}"
 
 
 def test_the_live_console_keeps_every_step_as_a_line_and_takes_its_bar_away():
