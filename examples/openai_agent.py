@@ -26,7 +26,8 @@ def play(client: OpenAI, secret: int) -> float:
         answer = client.chat.completions.create(model="policy", messages=messages, max_tokens=2)
         said = answer.choices[0].message
         text = said.content or ""
-        told, low, high = judge(int(text) if text.isdigit() else None, secret, low, high)
+        guess = int(text) if text.isdecimal() else NUMBERS  # which is none of those that may be guessed
+        told, low, high = judge(guess, secret, low, high)
         if told == "=":
             return 1.0
         messages += [said.model_dump(), {"role": "user", "content": told}]

@@ -127,6 +127,8 @@ def _cut(lines: Sequence[Line]) -> str:
     shares = _last(lines, "response_length/cut", NEWEST)
     if len(shares) < NEWEST or fmean(shares) <= CUT_SHARE:
         return ""
+    if max(_last(lines, "response_length/mean", NEWEST), default=0.0) == 1:
+        return ""  # an answer of one token, which is all that it may be
     return f"{fmean(shares):.0%} of the responses did not end by themselves"
 
 

@@ -74,8 +74,6 @@ class MetricLines(Sequence[Mapping[str, Number]]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
-
     def column(self, key: str) -> list[Number | None]:
         """A number or nothing for each line."""
         return _plain(self._values(key))

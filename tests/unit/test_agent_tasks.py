@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+import sys
+from importlib import import_module
 from itertools import islice
 from types import SimpleNamespace
 
@@ -49,6 +51,22 @@ def halving(secret):
         guesses.append((low + high) // 2)
         _, low, high = guess_task.judge(guesses[-1], secret, low, high)
     return guesses
+
+
+def test_an_openai_agent_goes_on_after_an_answer_that_is_no_number(monkeypatch):
+    monkeypatch.setitem(sys.modules, "guess_task", guess_task)  # as beside the example
+    play = import_module("examples.openai_agent").play
+    answers, heard = iter(["?", "= 3", "", "4", "3"]), []
+
+    def create(*, model, messages, max_tokens):
+        heard.append(messages[-1]["content"])
+        answer = next(answers)
+        said = SimpleNamespace(content=answer, model_dump=lambda: {"role": "assistant", "content": answer})
+        return SimpleNamespace(choices=[SimpleNamespace(message=said)])
+
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    assert play(client, 3) == 1.0
+    assert heard == ["?", "?", "?", "?", "<"]
 
 
 @pytest.mark.parametrize("secret", range(guess_task.NUMBERS))

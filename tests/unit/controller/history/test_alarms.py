@@ -70,6 +70,10 @@ def test_every_rule_has_a_run_that_fails_by_it():
     assert {name for name, _ in FAILING} == {name for name, *_ in RULES}
 
 
+def test_answers_of_one_token_by_the_configuration_are_not_cut():
+    assert names(lines(response_length__cut=0.9, response_length__mean=1.0)) == []
+
+
 def test_slow_rewards_are_named_until_they_are_clearly_faster():
     def shares(*values):
         return lines(len(values), phase__scoring=lambda n: values[n - 1])
