@@ -181,6 +181,8 @@ class Core:
             self.scoring.read_ahead()
             self.publication.retire()
             notice_end_of_data(self)
+            if state.ending is not None:
+                share_device(self)  # who has to save needs it now
         if state.ending is not None:
             wind_up(self)
         wanted = self._take_commands()

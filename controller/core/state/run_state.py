@@ -236,9 +236,12 @@ class RunState:
         return trajectory.most or self.longest_response(group)
 
     def longest_response(self, group: Group) -> int:
-        """The tokens at which a response of this group ends: those of its source, if that says fewer."""
+        """The tokens at which a response of this group ends: those of its source, if that says fewer.
+
+        An agent's turns have limits of their own, and no other.
+        """
         config = self.config
-        if config.data.sources and not group.is_evaluation:
+        if config.data.sources and not group.is_evaluation and not config.agent.is_on:
             own = config.data.sources[group.source].max_response_tokens
             if own:
                 return own

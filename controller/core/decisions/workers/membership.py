@@ -231,16 +231,15 @@ class Membership:
         worker = self.state.registry.named(event.name)
         if worker is not None:
             self._lose(worker.peer, has_died=True)
-        is_over = self.state.ending is not None and not (
-            self.state.ending_is_success and self.evaluation.holds_up_the_end
-        )
-        if local is None or (is_over and event.role != "trainer"):
+        goes_on = self.state.ending_is_success and self.evaluation.holds_up_the_end
+        if self.state.ending is not None and not goes_on and event.role != "trainer":
+            self.state.registry.local.pop(event.name, None)  # nobody waits for its end, or for another one
             return
-        how = (
-            f"was killed by signal {-event.exit_code}"
-            if event.exit_code < 0
-            else f"ended with code {event.exit_code}"
-        )
+        if local is None:
+            return
+        how = f"was killed by signal {-event.exit_code}"
+        if event.exit_code >= 0:
+            how = f"ended with code {event.exit_code}"
         words = local.last_reason or f"{event.name} {how}. The end of its log:\n{event.last_words}"
         why = f"{event.name} {how}; it is started again.{_last_line(event)}"
         if local.is_told:

@@ -5,6 +5,7 @@ import pytest
 from controller.config.models import Config
 from controller.core.commands import Finish, Send, Spawn
 from controller.core.events import HeldOutRead, PeerFaulted, Restarted, StopRequested, WorkerExited
+from controller.core.liveness import check_liveness
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.simulation import Simulation
 from protocol import messages
@@ -248,3 +249,45 @@ def test_colocated_runs_whose_checkpoints_overlap_with_batches_come_to_their_end
     }
     outcome = Simulation(Config.model_validate({"placement": "colocated", **sections})).run()
     assert outcome.reason == "All 12 train steps are made."
+
+
+class Watched(Simulation):
+    """A colocated run in which nothing may ever wait for nobody."""
+
+    def _deliver(self, event):
+        super()._deliver(event)
+        check_liveness(self.core, grace_s=0.0)
+
+
+ALONE = {
+    "placement": "colocated",
+    "rollout": {"instances": 1, "group_size": 2, "max_response_tokens": 200, "max_running": 8},
+    "simulation": {"offload_s": 0.3},
+}
+
+
+def test_an_instance_that_dies_after_a_stop_does_not_keep_the_trainer_from_saving():
+    run = Watched(Config.model_validate({**ALONE, "trainer": {"batch_groups": 4, "checkpoint_steps": 20}}))
+    is_stopped, deliver = False, run._deliver
+
+    def deliver_and_stop(event):
+        nonlocal is_stopped
+        deliver(event)
+        if not is_stopped and run.core.state.steps == 2 and run.core.state.device == "rollout":
+            is_stopped = True
+            run._at(0.5, deliver, StopRequested("enough"))
+            run._at(0.6, lambda: [run._kill(p) for p in [*run._processes.values()] if p.role == "rollout"])
+
+    run._deliver = deliver_and_stop
+    outcome = run.run(patience_s=1000)
+    assert (outcome.is_success, outcome.reason) == (True, "enough")
+    assert run.core.training.trainer_batches.saved_version == 2
+
+
+def test_data_that_ends_while_instances_have_the_device_gives_it_to_the_trainer_to_save():
+    sections = {"trainer": {"batch_groups": 2, "checkpoint_steps": 20}, "staleness": {"max_staleness": 0}}
+    simulation = {"offload_s": 0.3, "score_s": 0.5}
+    run = Watched(Config.model_validate({**ALONE, **sections, "simulation": simulation}), prompts=5)
+    outcome = run.run(patience_s=1000)
+    assert outcome.reason.startswith("The data ended after 2 train steps; 1 group was left over")
+    assert run.core.training.trainer_batches.saved_version == 2

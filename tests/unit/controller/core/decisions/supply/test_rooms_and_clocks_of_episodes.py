@@ -75,3 +75,10 @@ def looks_at_groups(episodes: int) -> int:
 def test_episodes_that_begin_at_once_are_looked_at_a_few_times_each_however_many_they_are():
     few, many = looks_at_groups(32), looks_at_groups(256)
     assert many < 1.5 * 256 / 32 * few
+
+
+def test_the_longest_response_of_a_source_is_not_for_turns_of_agents():
+    """Else an instance that hands a turn back which was called off meanwhile would be taken for a liar."""
+    sources = [{"path": "a.jsonl", "max_response_tokens": 2}]
+    run = AgentRun(data={"sources": sources})
+    assert run.core.state.longest_response(run.core.state.groups[0]) == 10
