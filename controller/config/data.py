@@ -70,7 +70,8 @@ class SourceSettings(RowSettings):
     """Share of the prompts, relative to the other sources'."""
     max_response_tokens: int = Field(default=0, ge=0)
     """A response to a prompt of this source that reaches this many tokens ends with `length`; at most
-    `rollout.max_response_tokens`, which 0 stands for. An agent's turns end by `agent.max_turn_tokens` alone."""
+    `rollout.max_response_tokens`, which 0 stands for. An agent's turns end by `agent.max_turn_tokens`
+    alone."""
     priority: int = 0
     """Of the prompts that wait, those of the highest priority start first. How many are read is a matter of
     `weight`, so no source waits for ever: at most two batches of prompts wait, and one of a source that gives
