@@ -171,7 +171,8 @@ def install(
     start = time.monotonic()
 
     def say(text: str) -> None:
-        print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more, and it goes on
+            print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
 
     what = f"{reason}: installing" if reason else "first start: installing what StaleFlow needs"
     say(f"{what} into {environment} (some minutes, once)")

@@ -82,7 +82,10 @@ def _lack(packages: str) -> Reading:
     remedy = install.by_hand(("workers",))
     if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
         return Reading("error", "packages", f"{packages} cannot be imported. Install: {remedy}")
-    text = f"{packages} are not installed yet: the first run does it, or by hand: {remedy}. Then ask again."
+    if install.is_complete(install.ENVIRONMENT, ("workers",)):  # once: something was taken out of it
+        text = f"{packages} cannot be imported. Delete {install.ENVIRONMENT}, and start again."
+        return Reading("error", "packages", text)
+    text = f"not installed yet: {packages}. The first run does it, or by hand: {remedy}. Then ask again."
     return Reading("note", "packages", text)
 
 
@@ -96,7 +99,7 @@ def _devices_and_sandbox() -> Readings:
         yield Reading("error", "torch", problem)
         return
     if "torch" in install.missing(("workers",)):
-        yield Reading("note", "devices", "torch, which tries them, is not installed yet")
+        yield Reading("note", "devices", "torch, which tries them, is not installed")
     elif found["torch_problem"]:
         text = f"torch cannot be used: {found['torch_problem']}. Install it again: delete {sys.prefix}."
         yield Reading("error", "torch", text)

@@ -32,7 +32,10 @@ NOT_BUILT_IN: dict[str, Mapping[str, str]] = {"agent.renderer": LEFT_OUT}
 FILES = ("data.path", "model.path")
 """Keys that name a file or a folder; `data.path` may be an import path, too."""
 
-FOLDERS = ("run.dir", "run.resume", "weights.directory", "controller.keys", "simulation.workload.trace")
+FOLDERS = (
+    "run.dir", "run.resume", "weights.directory", "controller.keys", "simulation.workload.trace",
+    "cluster.shared_dir",
+)  # fmt: skip
 """Keys with a path that is not looked for beside the configuration."""
 
 CALLED: dict[str, tuple[str, int, tuple[str, ...]]] = {

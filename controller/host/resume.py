@@ -57,7 +57,8 @@ async def find_past(
         past = await asyncio.to_thread(read_past, directory.path, config)
     if past is not None:
         if not past.is_over:
-            directory.go_on(past.lines, past.core.evaluation.reports)
+            before = past.core.state.config.weights.directory
+            directory.go_on(past.lines, past.core.evaluation.reports, before)
             return past
         steps = past.core.state.steps
     directory.begin(is_blank=steps is None)

@@ -82,12 +82,16 @@ class RunDirectory:
                 (self.path / f"run.db{suffix}").unlink(missing_ok=True)
             self._open()
 
-    def go_on(self, lines: list[dict[str, object]], evaluations: list[dict[str, object]]) -> None:
+    def go_on(
+        self, lines: list[dict[str, object]], evaluations: list[dict[str, object]], weights_were_in: str
+    ) -> None:
         """Take up the run in the folder.
 
-        `lines` are its metrics.jsonl, and `evaluations` its evaluations.jsonl. Raises: ConfigError.
+        `lines` are its metrics.jsonl, and `evaluations` its evaluations.jsonl; `weights_were_in`: its
+        `weights.directory` until now, where versions may be left. Raises: ConfigError.
         """
         with self._in_words():
+            sweep(weights_were_in, keep=self._segments)
             self._write_atomically("metrics.jsonl", _json_lines(lines))
             if evaluations:
                 self._write_atomically(EVALUATIONS, _json_lines(evaluations))

@@ -3,6 +3,7 @@ script here that says what pip says."""
 
 import os
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -103,6 +104,18 @@ def test_an_environment_that_is_made_anew_has_nothing_of_before(environment, mon
     install.install(environment, ["lora"])
     assert install.is_complete(environment, ["lora"])
     assert not install.is_complete(environment, ["workers"])
+
+
+def test_an_installation_whose_words_nobody_reads_goes_on(environment, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    unread = os.fdopen(writer, "w")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", unread)
+        install.install(environment, ["workers"])
+    with suppress(BrokenPipeError):
+        unread.close()
+    assert install.is_complete(environment, ["workers"])
 
 
 def test_a_package_that_cannot_be_taken_out_again_is_told_of(environment):

@@ -78,7 +78,7 @@ def test_a_run_that_becomes_private_is_closed_with_all_that_it_has(tmp_path):
     elsewhere.touch()
     (tmp_path / "run" / "link").symlink_to(elsewhere)
     directory = run_directory(tmp_path, private=True)
-    directory.go_on([], [])
+    directory.go_on([], [], "auto")
     found = [path for path in directory.path.rglob("*") if not path.is_symlink()]
     assert all(mode(path) & 0o077 == 0 for path in [directory.path, *found])
     assert mode(elsewhere) == 0o644

@@ -27,10 +27,13 @@ def test_this_machine_is_told_part_by_part(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("forbidden", "level"), [("", "note"), ("1", "error")])
-def test_on_a_fresh_machine_what_the_first_run_installs_is_no_error_unless_it_may_not(
-    tmp_path, monkeypatch, forbidden, level
+@pytest.mark.parametrize(
+    ("forbidden", "was_installed", "level"), [("", False, "note"), ("1", False, "error"), ("", True, "error")]
+)
+def test_on_a_fresh_machine_what_the_first_run_installs_is_no_error_unless_it_will_not(
+    tmp_path, monkeypatch, forbidden, was_installed, level
 ):
+    monkeypatch.setattr(install, "is_complete", lambda environment, extras: was_installed)
     answer = {"torch": "", "devices": [], "torch_problem": "No module named 'torch'", "sandbox_problem": ""}
     monkeypatch.setattr(machine, "_ask_a_worker", lambda: (answer, ""))
     monkeypatch.setattr(install, "missing", lambda extras: ["torch"] if "workers" in extras else [])

@@ -60,7 +60,7 @@ def test_a_path_may_begin_with_the_users_home(home):
         "data: {path: ~/rows.jsonl}\nevaluation: {data: {held: {path: ~/held.jsonl}}}\n"
         "logging: {trackers: ['~/mine.py:make']}\nnotify: {command: [sh, ~/tell.sh, '~']}\n"
         "weights: {directory: ~/fast}\ncontroller: {keys: ~/keys}\n"
-        "simulation: {workload: {trace: ~/runs/a}}\n"
+        "simulation: {workload: {trace: ~/runs/a}}\ncluster: {shared_dir: ~/shared}\n"
     )
     found = load_config("run.yaml")
     assert (found.run.dir, found.run.resume) == (f"{home}/runs", f"{home}/runs/old")
@@ -71,6 +71,7 @@ def test_a_path_may_begin_with_the_users_home(home):
     assert found.notify.command == ("sh", f"{home}/tell.sh", "~")
     assert (found.weights.directory, found.controller.keys) == (f"{home}/fast", f"{home}/keys")
     assert found.simulation.workload.trace == f"{home}/runs/a"
+    assert found.cluster.shared_dir == f"{home}/shared"
 
 
 def test_what_is_not_at_home_is_named_where_it_was_looked_for(home):

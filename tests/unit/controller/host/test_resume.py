@@ -136,7 +136,7 @@ def test_a_directory_with_a_run_waits_to_be_told_and_another_one_can_be_named(tm
     directory = RunDirectory(settings)
     assert directory.has_run
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n{"st')
-    directory.go_on([{"step": 1}, {"step": 2}], [])
+    directory.go_on([{"step": 1}, {"step": 2}], [], settings.weights.directory)
     directory.append_metrics({"step": 3})
     directory.close()
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

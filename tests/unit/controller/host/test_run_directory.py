@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from controller.config.models import Config
 from controller.durability.holder import controller_of
+from controller.durability.store import Store
 from controller.host.run_directory import MAX_SOCKET_PATH, RunDirectory
 from protocol.errors import ConfigError, RunError
-from protocol.segments import sweep
+from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WeightsSettings
 
 
@@ -66,6 +67,22 @@ def test_others_do_not_sweep_the_versions_of_a_run_whose_workers_are_all_dead(tm
     (mine,) = versions.iterdir()
     directory.close()
     assert not mine.exists()
+
+
+def test_a_run_that_goes_on_with_versions_elsewhere_leaves_none_where_they_were(tmp_path: Path) -> None:
+    before, after = (
+        config(tmp_path).model_copy(update={"weights": WeightsSettings(directory=str(tmp_path / name))})
+        for name in ("before", "after")
+    )
+    killed = segment_directory(tmp_path / "run", host=this_host(), base=before.weights.directory)
+    killed.mkdir(mode=0o700, parents=True)
+    (tmp_path / "run").mkdir()
+    Store(tmp_path / "run" / "run.db").close()
+    directory = RunDirectory(after)
+    assert directory.has_run
+    directory.go_on([], [], before.weights.directory)
+    assert not killed.exists()
+    directory.close()
 
 
 def test_older_runs_are_set_aside_under_the_next_number(tmp_path: Path) -> None:
