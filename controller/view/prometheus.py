@@ -54,10 +54,14 @@ def labels_of(runs: Sequence[Path]) -> list[str]:
     for depth in range(2, max((len(run.parts) for run in runs), default=0) + 1):
         times = Counter(labels.values())
         labels = {run: label if times[label] == 1 else _label(run, depth) for run, label in labels.items()}
-    seen, found = Counter[Path](), list[str]()
-    for run in runs:
-        seen[run] += 1
-        found.append(labels[run] if seen[run] == 1 else f"{labels[run]} #{seen[run]}")
+    found, taken = list[str](), set(labels.values())
+    for place, run in enumerate(runs):
+        label, number = labels[run], 1
+        while run in runs[:place] and label in taken:
+            number += 1
+            label = f"{labels[run]} #{number}"
+        taken.add(label)
+        found.append(label)
     return found
 
 

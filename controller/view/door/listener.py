@@ -90,18 +90,26 @@ def _taken(file: Path, token: str) -> int | None:
     except OSError:  # a copy on a disk that is only read: the link that is printed has it
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(file, descriptor):
+        if _is_free(descriptor) and _is_at(file, descriptor):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, token.encode())
             return descriptor
-    except BlockingIOError:
-        pass
     except OSError:  # a full disk
         with suppress(OSError):
             file.unlink()  # half of a token is none
     os.close(descriptor)
     return None
+
+
+def _is_free(descriptor: int) -> bool:
+    """Lock an open file, unless another view has it; on a disk without locks, who wrote into it has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return not os.fstat(descriptor).st_size
+    return True
 
 
 def _is_at(file: Path, descriptor: int) -> bool:

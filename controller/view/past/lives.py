@@ -2,7 +2,7 @@
 
 Invariants: a life counts up to the newest event that its journal had; who asks again lets the reading go on
 where it stood; so much is held at most: MOST_LIVES of them, and MOST_READERS that are under way, each with a
-core; one that somebody waits for is given up for nobody.
+core; one that somebody waits for is given up for nobody, and another one when somebody looks at the run.
 """
 
 import time
@@ -17,7 +17,7 @@ from controller.view.past.pursuit import IsLate
 from controller.view.past.replica import StillReading
 
 MOST_LIVES, MOST_READERS = 50, 4
-WAITED_S = 10.0  # since somebody asked: a page that waits asks at least once in this time
+WAITED_S = 3.0  # since somebody asked: a page that waits asks at least once in this time
 Json = dict[str, Any]
 
 
@@ -27,9 +27,8 @@ class Lives:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds that only grow."""
         self._clock, self._lock = clock, Lock()
-        self._known: dict[
-            int, tuple[int, Json]
-        ] = {}  # by group: up to which event; what was asked last, last
+        self._known: dict[int, tuple[int, Json]] = {}
+        """By group, with up to which event; what was asked for last, last."""
         self._readers: dict[int, tuple[LifeReader, float]] = {}  # by group, with when somebody asked
 
     def find(
@@ -53,6 +52,23 @@ class Lives:
                 del self._known[next(iter(self._known))]
             return life
 
+    def forget(self) -> None:
+        """Let go of the readings that nobody waits for any more, unless one is going on just now."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._give_up(None)
+            finally:
+                self._lock.release()
+
+    def _give_up(self, group: int | None) -> None:
+        """Those that nobody has asked for in time, but that of this group."""
+        now = self._clock()
+        self._readers = {
+            number: (reader, asked)
+            for number, (reader, asked) in self._readers.items()
+            if number == group or now - asked < WAITED_S
+        }
+
     def _read(
         self, recording: Recording, group: int, begin: Callable[[], Beginning | None], is_late: IsLate
     ) -> tuple[int, Json]:
@@ -68,20 +84,12 @@ class Lives:
         return reader.last, as_json(life)
 
     def _reader(self, recording: Recording, group: int, begin: Callable[[], Beginning | None]) -> LifeReader:
-        now = self._clock()
-        reader, _ = self._readers.get(group, (None, 0.0))
-        if reader is None or reader.number < recording.pruned:  # what it would read next was deleted
-            self._make_room(recording, group, now)
-            reader = LifeReader(recording, group, begin())
-        self._readers[group] = reader, now
-        return reader
-
-    def _make_room(self, recording: Recording, group: int, now: float) -> None:
         """Raises: StillReading if so many others are waited for already."""
-        waited = {number: asked for number, (_, asked) in self._readers.items() if number != group}
-        if len(waited) < MOST_READERS:
-            return
-        oldest = min(waited, key=waited.__getitem__)
-        if now - waited[oldest] < WAITED_S:
+        self._give_up(group)
+        reader, _ = self._readers.get(group, (None, 0.0))
+        if reader is None and len(self._readers) >= MOST_READERS:
             raise StillReading(recording.pruned, recording.last)
-        del self._readers[oldest]
+        if reader is None or reader.number < recording.pruned:  # what it would read next was deleted
+            reader = LifeReader(recording, group, begin())
+        self._readers[group] = reader, self._clock()
+        return reader

@@ -15,7 +15,7 @@ from controller.durability.image.classes import InParts
 from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import Thawer
 from controller.durability.recording import Recorded, Recording
-from controller.durability.replay import Replayed, turns
+from controller.durability.replay import CoreFailed, Replayed, turns
 from controller.view.past.keyframes import FIRST_SPACING, Keyframes
 from protocol.errors import LocalError, RunError
 
@@ -113,11 +113,11 @@ class Replica:
         if is_back or is_deleted or (keyframe > here and self._is_worth_it(keyframe)):
             self._go_to_keyframe(keyframe)
         if self._goes_back and number - self._at.number > 2 * NEAR:
-            for turn in turns(self.recording, self._at.core, self._at.number, number - NEAR):
+            for turn in self._turns(self._at.number, number - NEAR):
                 self._take(turn)
             if (image := self._image()) is not None:
                 self._near = dict([*self._near.items()][1 - MOST_NEAR :]) | {self._at.number: image}
-        for turn in turns(self.recording, self._at.core, self._at.number, number):
+        for turn in self._turns(self._at.number, number):
             self._take(turn)
         if number > self._at.number:  # the last ones count as never heard
             self._at = self._at._replace(number=number, turn=None)
@@ -141,7 +141,7 @@ class Replica:
     def decision_after(self, number: int) -> Instant:
         """The next event behind this one that gave commands; the newest if none did."""
         self.at(number)
-        for turn in turns(self.recording, self._at.core, self._at.number, self.last):
+        for turn in self._turns(self._at.number, self.last):
             self._take(turn)
             if turn.commands:
                 break
@@ -153,7 +153,7 @@ class Replica:
         while end > self.first:
             begin, found = max(self.first, end - NEAR), 0
             self.at(begin)
-            for turn in turns(self.recording, self._at.core, begin, end):
+            for turn in self._turns(begin, end):
                 self._take(turn)
                 found = turn.recorded.number if turn.commands else found
             if found:
@@ -200,6 +200,14 @@ class Replica:
         """The core where it stands once more, to be kept. Raises: LocalError if none can be made."""
         return self._thaw(self._freezer.freeze(self._at.core))
 
+    def _turns(self, after: int, until: int) -> Iterator[Replayed]:
+        """The core's steps through these events. Raises: as `turns`; then it stands at a moment before."""
+        try:
+            yield from turns(self.recording, self._at.core, after, until)
+        except CoreFailed:  # in the middle of an event, so that it is the core of no moment
+            self._go_to_keyframe(self.nearest(self._at.number))
+            raise
+
     def _take(self, turn: Replayed) -> None:
         """The core has made one step more."""
         recorded: Recorded = turn.recorded
@@ -222,7 +230,7 @@ class Replica:
             self._first_steps, self._steps = self.at(self.first).core.state.steps, []
             self._known, until = self.first, max(until, self.first)
         self.at(self._known)
-        for turn in turns(self.recording, self._at.core, self._known, until):
+        for turn in self._turns(self._known, until):
             self._take(turn)
         self._known = until
 

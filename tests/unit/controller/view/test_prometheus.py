@@ -47,6 +47,8 @@ def test_no_two_runs_have_the_same_label():
         "/rb",
     ]
     assert labels_of([]) == []
+    odd = [Path("/x/run"), Path("/x/run"), Path("/y/run #2"), Path("/x/run")]
+    assert len(set(labels_of(odd))) == 4
 
 
 def test_of_a_run_that_cannot_be_read_it_is_said_that_it_cannot():

@@ -1,5 +1,6 @@
 """Where the view listens, and who may read its token."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -82,4 +83,18 @@ def test_a_full_disk_keeps_no_token_and_nobody_from_looking(tmp_path, monkeypatc
     monkeypatch.setattr(listener, "_is_at", lambda file, descriptor: True)
     with left_token(tmp_path, "secret", is_own=False) as file:
         assert file is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_on_a_disk_without_locks_a_view_has_a_token_file_and_leaves_that_of_another(tmp_path, monkeypatch):
+    def refused(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(listener.fcntl, "flock", refused)
+    with left_token(tmp_path, "first", is_own=False) as first:
+        assert first == tmp_path / "view.token"
+        with left_token(tmp_path, "second", is_own=False) as second:
+            assert second == tmp_path / f"view.token.{os.getpid()}"
+            assert second.read_text() == "second"
+        assert first.read_text() == "first"
     assert not list(tmp_path.iterdir())

@@ -96,6 +96,9 @@ def test_readings_that_are_waited_for_go_on_and_one_that_is_not_makes_room(recor
     assert ask(MOST_READERS) == 20, "nobody waits for the first any more"
     assert ask(1) == 60
     assert sorted(lives._readers) == list(range(1, MOST_READERS + 1))
+    now[0] += WAITED_S
+    lives.forget()
+    assert lives._readers == {}, "each has a core"
 
 
 def test_a_reading_that_fails_is_given_up_and_one_whose_events_are_deleted_begins_anew(tmp_path):

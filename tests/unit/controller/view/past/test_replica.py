@@ -8,10 +8,11 @@ from hashlib import blake2b
 import pytest
 
 from controller.config.models import Config
+from controller.core.core import Core
 from controller.durability.fingerprint import fingerprint
 from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
-from controller.durability.replay import turns
+from controller.durability.replay import CoreFailed, turns
 from controller.view.past.replica import BYTES_AN_EVENT, Replica
 from tests.support.recorded_run import record
 from tests.support.shown_run import shorten
@@ -192,3 +193,28 @@ def test_one_that_stands_where_a_compact_run_has_deleted_goes_on_behind_that(
 def digest_at(replica, number):
     replica.at(number)
     return digest(replica.image())
+
+
+def test_after_an_event_on_which_the_core_fails_the_moments_before_it_are_still_true(
+    recording, truth, monkeypatch
+):
+    """It fails when it has changed something already, and the second time it would not."""
+    fails, failures = recording.last - 40, []
+    step = Core.step
+
+    def stepped(core, now, event, **options):
+        commands = step(core, now, event, **options)
+        if core.state.events == fails and len(failures) < 2:
+            failures.append(core)
+            raise KeyError("looked up and removed")
+        return commands
+
+    monkeypatch.setattr(Core, "step", stepped)
+    replica = Replica(recording, spacing=50)
+    for _ in range(2):
+        with pytest.raises(CoreFailed):
+            replica.at(recording.last)
+        assert replica.at(fails - 1).number == fails - 1
+        assert digest(replica.image()) == truth[fails - 1]
+    replica.at(recording.last)
+    assert digest(replica.image()) == truth[recording.last]
