@@ -244,4 +244,7 @@ asyncio.run(main())
         ends.server.kick()
         await ends.until(lambda: len(ends.heard) > 1000)
     finally:
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
         ends.close()

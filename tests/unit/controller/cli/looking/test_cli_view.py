@@ -81,6 +81,15 @@ def viewed(run, **more):
             process.kill()
 
 
+@pytest.fixture
+def terminal():
+    """As on a terminal: these tests may run under nohup, whose children take no notice of one that closes."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_a_closed_terminal_ends_a_view_which_takes_its_token_along_and_a_killed_one_keeps_no_place(tmp_path):
     run = recorded(tmp_path / "run")
     with viewed(run):
