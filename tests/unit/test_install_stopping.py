@@ -9,8 +9,9 @@ from install.stopping import SIGNALS, Stopping
 
 @pytest.fixture(autouse=True)
 def _handlers():
-    """Back as they were, after the test."""
+    """As on a terminal, which nohup would change; and back as they were, after the test."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
