@@ -65,7 +65,7 @@ def _python() -> Readings:
 
 def _packages() -> Readings:
     if lacking := install.missing(("workers",)):
-        yield _lack(", ".join(lacking))
+        yield _without(", ".join(lacking))
         return
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in VERSIONED)
     yield Reading("ok", "packages", versions)
@@ -77,7 +77,7 @@ def _packages() -> Readings:
         yield Reading("ok", "extras", text)
 
 
-def _lack(packages: str) -> Reading:
+def _without(packages: str) -> Reading:
     """What a run needs and this environment has not: the first run installs it, if it may."""
     remedy = install.by_hand(("workers",))
     if os.environ.get("STALEFLOW_NO_INSTALL") == "1":

@@ -37,7 +37,7 @@ Found = TypeVar("Found")
 Place = tuple[Replica, Instant]
 MOST_AT_ONCE_S = 1.0  # of reading, before others get their answers
 NO_STEP = 1 << 53  # every step is before it
-BREATH_S = 0.01  # between two parts of a reading for who waits for its end
+PAUSE_S = 0.01  # between two parts of a reading for who waits for its end
 
 
 class ShownRun:
@@ -183,7 +183,7 @@ class ShownRun:
             except StillReading:
                 if patience_s < inf:
                     raise
-                time.sleep(BREATH_S)  # others may have to be read before this one
+                time.sleep(PAUSE_S)  # others may have to be read before this one
 
     def timeline(self, begin_s: float | None, end_s: float | None, wanted: str) -> Json:
         """The page Timeline, as far as the pass over the history has come; default the whole run."""
