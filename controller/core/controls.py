@@ -6,6 +6,7 @@ pause ends no attempt and no lease, and a changed key counts from then on. A ref
 """
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from controller.config.models import Config
 from controller.config.rules import cross_field_problems
 from controller.core.commands import Forget, Warn
 from controller.core.effects import recall
+from controller.core.state.groups import Group
 from controller.core.state.run_state import Pause
 from protocol.ids import PeerId
 from protocol.messages import Close, Control
@@ -31,6 +33,7 @@ LIVE_KEYS = (
 
 
 SHOWN_CHARS = 100  # of a value that is refused
+SHOWN_GROUPS = 5  # of those that can be given up
 
 
 class Refused(Exception):
@@ -114,18 +117,28 @@ def _abort(core: "Core", argument: str) -> str:
     group = core.state.groups.get(number)
     if group is None or group.is_evaluation:
         shown = argument[:SHOWN_CHARS]
-        raise Refused(f"There is no training group {shown!r}; expected the number of one.")
-    if (
-        group.state not in ("generating", "scoring", "occupied")
-        or number in core.training.trainer_batches.ahead
-    ):
+        raise Refused(f"There is no training group {shown!r}; expected the number of one{_such_as(core)}.")
+    if not _may_abort(core, group):
         raise Refused(
             f"Group {number} is {group.state}, and cannot be given up. Expected one that is generating, "
-            "scoring, or occupied and not yet sent to the trainer."
+            f"scoring, or occupied and not yet sent to the trainer{_such_as(core)}."
         )
     was = group.state
     recall.remove(core.state, group, "aborted")
     return f"Group {number}, which was {was}, is given up; a fresh prompt takes its place."
+
+
+def _may_abort(core: "Core", group: Group) -> bool:
+    if group.is_evaluation or group.state not in ("generating", "scoring", "occupied"):
+        return False
+    return group.id not in core.training.trainer_batches.ahead
+
+
+def _such_as(core: "Core") -> str:
+    """Some that can be given up now, for the end of a sentence."""
+    found = (str(group.id) for group in core.state.groups.values() if _may_abort(core, group))
+    some = ", ".join(islice(found, SHOWN_GROUPS))
+    return f", such as {some}" if some else "; there is none that can be given up now"
 
 
 def _evaluate(core: "Core") -> str:

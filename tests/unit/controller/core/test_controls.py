@@ -194,6 +194,14 @@ def test_no_group_that_is_not_there_is_aborted(run, argument):
     assert "There is no training group" in answer.reason
 
 
+def test_a_refused_abort_names_some_that_can_be(run):
+    run.run(until=lambda: any(g.state == "generating" for g in run.core.state.groups.values()))
+    reason = run.order("abort", "999999").reason
+    named = reason.partition(", such as ")[2].rstrip(".").split(", ")
+    assert 1 <= len(named) <= 5
+    assert not run.order("abort", named[-1]).is_fault
+
+
 def test_an_evaluation_is_made_though_none_is_due(run):
     assert run.core.evaluation.round is None
     answer = run.order("evaluate")
