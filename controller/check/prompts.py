@@ -70,7 +70,7 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
         "is_supervised": config.trainer.is_supervised and sample.is_trained,
     }
     try:
-        problem, refused = ask("workers.reward.try_prompts", question, limit_s=ENCODE_S)
+        problem, refused, endless = ask("workers.reward.try_prompts", question, limit_s=ENCODE_S)
     except Unanswered as error:
         text = f"the process that was to load the tokenizer in {directory} {error}."
         yield "error", "model.path", text
@@ -86,3 +86,5 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
             yield "note", key, f"{some} of {many}, and left out; the first because: {reason}"
         else:
             yield "error", key, f"all of {many}, the first because: {reason}"
+    if endless is not None:
+        yield "note", "model.path", f"of the first {len(sample.rows)} rows of {sample.path}, {endless}"

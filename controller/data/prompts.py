@@ -1,9 +1,9 @@
 """Reads the rows of one source: a file, a dataset, a function of the user's, or any iterable.
 
 Invariants: the same configuration gives the same rows in the same order; a row that cannot be used is
-refused with its place: one that is no text (half of a character) is left out and the others go on, any other
-ends the run; no source is held in memory as a whole; nothing here knows of the event loop: `read` may block
-and is called from a thread.
+refused with its place: one that is empty, or no text (half of a character), is left out and the others go
+on, any other ends the run; no source is held in memory as a whole; nothing here knows of the event loop:
+`read` may block and is called from a thread.
 """
 
 import traceback

@@ -17,10 +17,14 @@ from protocol.errors import ConfigError
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWN_CHARS = 80
+ENDS_WITH_AN_ANSWER = (
+    "expected a conversation that ends with an answer of the assistant, which is what is trained on"
+)
+NAME_THE_ANSWER = "Name the column that holds it: `data.columns: {response: answer}`."
 
 
 class UnusableRow(ConfigError):
-    """A row has an empty prompt, or what nothing of ours can carry: half of a character, a nan."""
+    """A row has an empty prompt or response, or what nothing of ours can carry: half a character, a nan."""
 
 
 class RowShape:
@@ -197,24 +201,47 @@ def no_text(row: Mapping[str, object]) -> str | None:
 
 
 def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
-    """The row with `prompt` and `response`; a conversation in `messages` is split before its last answer."""
+    """The row with `prompt` and `response`; a conversation in `messages` is split before its last answer.
+
+    `response` is text, or the answer's whole message where that has more than its text.
+    """
     talk = row.get("messages")
-    if _is_prompt(talk) and isinstance(talk, list):
-        if len(talk) < 2 or talk[-1]["role"] != "assistant":
-            roles = ", ".join(message["role"] for message in talk)
-            raise ConfigError(
-                f"{place} has `messages` of {roles}; expected a conversation that ends with an answer of the "
-                "assistant, which is what is trained on. Leave the row out."
-            )
+    if isinstance(talk, list) and _is_prompt(talk):
         kept = {name: value for name, value in row.items() if name != "messages"}
-        row = kept | {"prompt": talk[:-1], "response": talk[-1]["content"]}
-    response = row.get("response")
-    if not isinstance(response, str) or not response:
+        return kept | {"prompt": talk[:-1], "response": _last_answer(place, talk)}
+    if talk in (None, []) and "messages" in row and "response" not in row:
+        raise UnusableRow(f"{place} has {talk!r} as `messages`; {ENDS_WITH_AN_ANSWER}.")
+    if "response" not in row:
         raise ConfigError(
-            f"{place} has {str(response)[:80]!r} as `response`; expected text, which `trainer.algorithm: "
-            "sft` trains on. Name the column that holds it: `data.columns: {response: answer}`."
+            f"{place} has columns {sorted(map(str, row))}; expected a `response`, which `trainer.algorithm: "
+            f"sft` trains on. {NAME_THE_ANSWER}"
         )
+    _check_answer(place, row["response"], "`response`", hint=f" {NAME_THE_ANSWER}")
     return row
+
+
+def _last_answer(place: str, talk: list[Any]) -> str | dict[str, Any]:
+    """What a conversation ends with: its text, or the message if it has more, such as `reasoning_content`.
+
+    What is null or an empty list there is left out, as Parquet writes it for keys that a message has not.
+    """
+    if len(talk) < 2 or talk[-1]["role"] != "assistant":
+        roles = ", ".join(message["role"] for message in talk)
+        raise UnusableRow(f"{place} has `messages` of {roles}; {ENDS_WITH_AN_ANSWER}.")
+    answer = {name: value for name, value in talk[-1].items() if value not in (None, [], {})}
+    answer.setdefault("content", "")
+    if answer["content"] or not answer.get("tool_calls"):
+        _check_answer(place, answer["content"], "the content of the last of its `messages`")
+    return answer if answer.keys() - {"role", "content"} else answer["content"]
+
+
+def _check_answer(place: str, said: object, name: str, *, hint: str = "") -> None:
+    """Raises: ConfigError; UnusableRow if there is nothing to train on."""
+    if not isinstance(said, str) or not said:
+        raise (UnusableRow if said in ("", None, []) else ConfigError)(
+            f"{place} has {str(said)[:SHOWN_CHARS]!r} as {name}; expected text, not empty, which "
+            f"`trainer.algorithm: sft` trains on.{hint}"
+        )
 
 
 def _is_prompt(value: object) -> bool:

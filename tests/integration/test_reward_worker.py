@@ -19,6 +19,7 @@ from protocol.messages import (
     Close,
     Detach,
     Encode,
+    ExamplesEncoded,
     GroupScored,
     PromptsEncoded,
     Ready,
@@ -80,9 +81,10 @@ def task(stand: Stand) -> Callable[..., Awaitable[Process]]:
     (stand.directory / "tokenizer_config.json").write_text(json.dumps(config))
     (stand.directory / "rewards.py").write_text(REWARDS)
 
-    async def start(function: str, **reward: Any) -> Process:
+    async def start(function: str, *, is_supervised: bool = False, **reward: Any) -> Process:
         reward["function"] = f"{stand.directory}/rewards.py:{function}"
-        return await stand.start("reward", reward=reward, rollout={"max_prompt_tokens": 6})
+        trainer = {"algorithm": "sft"} if is_supervised else {}
+        return await stand.start("reward", reward=reward, rollout={"max_prompt_tokens": 6}, trainer=trainer)
 
     return start
 
@@ -123,6 +125,20 @@ async def test_a_reward_worker_encodes_prompts_and_refuses_others_with_reasons(
     assert "The prompt is empty" in reasons[4]
     assert "`prompt` is NoneType" in reasons[5]
     assert "not a list of token ids" in reasons[6]
+
+
+async def test_responses_without_an_end_are_told_once_in_the_log(
+    stand: Stand, task: Callable[..., Awaitable[Process]]
+) -> None:
+    process = await task("good", is_supervised=True)
+    await stand.expect(Ready)
+    row = json.dumps({"prompt": [{"role": "user", "content": "1+1"}], "response": "="}).encode()
+    for group in range(2):
+        stand.send(Encode((group,)), row)
+        assert (await stand.expect(ExamplesEncoded))[0].encoded == ((group, 4, 1),)
+    stand.send(Close("The run is over.", False))
+    _, log = await exit_of(process)
+    assert log.count("Of the first 1 rows, no response ends in a token that engines stop at") == 1
 
 
 async def test_a_printing_function_scores_and_torch_is_not_loaded(

@@ -55,7 +55,7 @@ class Stand:
                 "model": {"path": str(self.directory)},
                 "rollout": {"progress_s": 0.02, "status_s": 0.02, **settings.get("rollout", {})},
                 "reward": settings.get("reward", {}),
-                "trainer": {},
+                "trainer": settings.get("trainer", {}),
             }
         ).model_dump_json()
         process = await asyncio.create_subprocess_exec(

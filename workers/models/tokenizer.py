@@ -1,5 +1,7 @@
-"""The tokenizer of a model directory; torch is not needed."""
+"""The tokenizer of a model directory, and where its responses end; torch is not needed."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError
@@ -16,3 +18,24 @@ def load_tokenizer(directory: str) -> Any:
             f"The model directory {directory!r} has no tokenizer that transformers can load: {error}. "
             "Expected tokenizer.json and tokenizer_config.json; check `model.path`."
         ) from None
+
+
+def stop_tokens_of(directory: str, tokenizer: Any) -> frozenset[int]:
+    """The tokens at which an engine ends a response, as `stop_tokens` has them of the loaded model."""
+    found = _told_ends(Path(directory))
+    if found is None:
+        found = tokenizer.eos_token_id
+    return frozenset(() if found is None else (found,) if isinstance(found, int) else found)
+
+
+def _told_ends(directory: Path) -> int | list[int] | None:
+    """What generation_config.json says, else the model's own configuration; None if neither does."""
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        if (file := directory / "generation_config.json").is_file():
+            return json.loads(file.read_bytes()).get("eos_token_id")
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError, KeyError, AttributeError):  # who loads the model says what is wrong with it
+        return None
+    return GenerationConfig.from_model_config(config).eos_token_id

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
-from workers.models.tokenizer import load_tokenizer
-from workers.reward.worker import encode_prompt, encode_response
+from workers.models.tokenizer import load_tokenizer, stop_tokens_of
+from workers.reward.worker import encode_prompt, encode_response, why_endless
 
 
 def prepare_process() -> None:
@@ -17,19 +17,21 @@ def prepare_process() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
-def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str]]:
-    """(why there is no tokenizer, the reason for each row that is refused)."""
+def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str], str | None]:
+    """(why there is no tokenizer, the reason for each row that is refused, why no response has an end)."""
     try:
         tokenizer = load_tokenizer(question["model"])
     except ConfigError as error:
-        return " ".join(str(error).split()), []
-    refused = []
+        return " ".join(str(error).split()), [], None
+    refused, responses = [], []
+    stops = stop_tokens_of(question["model"], tokenizer) if question["is_supervised"] else frozenset()
+    most = question["max_response_tokens"]
     for row in question["rows"]:
         text = json.dumps(row).encode()
         try:
             ids = encode_prompt(tokenizer, text, limit=question["max_prompt_tokens"])
             if question["is_supervised"]:
-                encode_response(tokenizer, text, ids, limit=question["max_response_tokens"])
+                responses.append(encode_response(tokenizer, text, ids, limit=most, stops=stops))
         except Exception as error:  # tokenizers and chat templates raise whatever they like
             refused.append(str(error))
-    return None, refused
+    return None, refused, why_endless(tokenizer, responses, stops)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never, cast
 
@@ -32,7 +32,7 @@ from protocol.model_files import vocabulary_of
 from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
-from workers.models.tokenizer import load_tokenizer
+from workers.models.tokenizer import load_tokenizer, stop_tokens_of
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -64,6 +64,8 @@ class RewardWorker:
         self._is_draining = False
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
         self._vocabulary = vocabulary_of(Path(model_directory))
+        self._stops: frozenset[int] = frozenset()  # of the engines, for supervised training
+        self._has_seen_responses = False
 
     def _mix(
         self, rewards: Sequence[NamedReward], place: Place, field: str = "reward.function"
@@ -95,6 +97,9 @@ class RewardWorker:
                 for mixture in mixtures:
                     tasks.create_task(mixture.start(), name="rewards")
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
+                if is_supervised:
+                    find = stop_tokens_of, self._model_directory, self._tokenizer
+                    self._stops = await asyncio.to_thread(*find)
             capacity = self._mixture.capacity(self._settings.rollout.group_size) if mixtures else 0
             link.send(Ready(0, capacity, 0))
             reward = self._settings.reward
@@ -131,15 +136,17 @@ class RewardWorker:
         encoded: list[tuple[int, ...]] = []
         refused: list[tuple[int, str]] = []
         buffers: list[bytes] = []
+        responses: list[list[int]] = []
         rollout, is_supervised = self._settings.rollout, self._settings.trainer.is_supervised
         for group, frame in zip(groups, frames, strict=True):
             try:
                 ids = encode_prompt(self._tokenizer, frame, limit=rollout.max_prompt_tokens)
                 counts = [len(ids)]
                 if is_supervised:
-                    ids, prompt = [*ids], ids
-                    ids += encode_response(self._tokenizer, frame, prompt, limit=rollout.max_response_tokens)
-                    counts.append(len(ids) - len(prompt))
+                    most, stops = rollout.max_response_tokens, self._stops
+                    response = encode_response(self._tokenizer, frame, ids, limit=most, stops=stops)
+                    ids = [*ids, *response]
+                    counts.append(len(response))
                 check_vocabulary(ids, self._vocabulary)
             except Exception as error:  # tokenizers and chat templates raise whatever they like
                 reason = str(error)[:MAX_REASON_CHARS]
@@ -147,6 +154,11 @@ class RewardWorker:
             else:
                 encoded.append((group, *counts))
                 buffers.append(np.asarray(ids, dtype="<i4").tobytes())
+                responses += [ids[-counts[-1] :]] if is_supervised else []
+        if responses and not self._has_seen_responses:
+            self._has_seen_responses = True
+            if problem := why_endless(self._tokenizer, responses, self._stops):
+                logger.warning("Of the first %d rows, %s", len(responses), problem)
         kind: Any = ExamplesEncoded if is_supervised else PromptsEncoded
         return kind(tuple(encoded), tuple(refused)), *buffers
 
@@ -283,28 +295,32 @@ def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
         )
 
 
-def encode_response(tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, limit: int) -> list[int]:
+def encode_response(
+    tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, limit: int, stops: Collection[int] = ()
+) -> list[int]:
     """The token ids of the row's `response` behind its prompt, up to the token that ends a response.
 
-    Text behind text is tokenized by itself, and ended. An answer to chat messages is what the chat template
-    adds to the prompt for it; what the template writes behind the end of the turn is left out, because an
-    engine stops there. Raises: ValueError in words; whatever the chat template raises.
+    Text behind text is tokenized by itself, and ended. An answer to chat messages, text or a whole message,
+    is what the chat template adds to the prompt for it; what the template writes behind the end of the turn
+    is left out, because an engine stops there: at the tokenizer's end token, or one of `stops`. Raises:
+    ValueError in words; whatever the chat template raises.
     """
     row = json.loads(row_json)
-    eos = tokenizer.eos_token_id
+    eos, answer = tokenizer.eos_token_id, row["response"]
+    if isinstance(answer, str):
+        answer = {"role": "assistant", "content": answer}
     if isinstance(row["prompt"], list) and row.get("prompt_ids") is None:
-        talk = [*row["prompt"], {"role": "assistant", "content": row["response"]}]
-        whole = _rendered(tokenizer, row, talk)
+        whole = _rendered(tokenizer, row, [*row["prompt"], answer])
         if whole[: len(prompt_ids)] != prompt_ids:
             raise ValueError(
                 "The chat template renders the prompt otherwise when an answer follows it, so that it cannot "
                 "be told what the answer is. Give `prompt` and `response` as text."
             )
         ids = whole[len(prompt_ids) :]
-        if eos in ids:
-            ids = ids[: len(ids) - ids[::-1].index(eos)]
+        ends = [place for place, id in enumerate(ids, 1) if id == eos or id in stops]
+        ids = ids[: ends[-1]] if ends else ids
     else:
-        ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
+        ids = tokenizer(answer["content"], add_special_tokens=False)["input_ids"]
         ids += [eos] if eos is not None and ids[-1:] != [eos] else []
     if not 0 < len(ids) <= limit:
         raise ValueError(
@@ -312,6 +328,22 @@ def encode_response(tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, l
             "Raise it or drop the row."
         )
     return ids
+
+
+def why_endless(tokenizer: Any, responses: Sequence[Sequence[int]], stops: Collection[int]) -> str | None:
+    """What is wrong where no response ends in a token that engines stop at; None if one does.
+
+    A model that is trained on such responses alone does not learn to end, and is cut off in rollouts.
+    """
+    if not responses or any(ids[-1] in stops for ids in responses):
+        return None
+    known = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(stops)))) or "none is named"
+    last = tokenizer.convert_ids_to_tokens(responses[0][-1])
+    return (
+        f"no response ends in a token that engines stop at ({known}), so the model does not learn to end: "
+        f"the first ends in {last!r}. Name the token that ends an answer as `eos_token_id` in the model's "
+        "generation_config.json, beside those that are there."
+    )
 
 
 def _shorten(text: str) -> str:

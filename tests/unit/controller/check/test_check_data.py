@@ -139,6 +139,25 @@ def test_responses_of_supervised_training_are_measured_too(project, in_this_proc
     assert text.startswith("rollout.max_response_tokens: all of the first 1 prompts")
 
 
+def test_a_chat_template_that_never_writes_a_stop_token_is_noted_for_supervised_training(
+    tmp_path, monkeypatch, in_this_process
+):
+    make_project(tmp_path, chat_template=TEMPLATE)
+    monkeypatch.chdir(tmp_path)
+    talk = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    rows(tmp_path, {"messages": talk})
+
+    def endless() -> list[str]:
+        notes = found("note", "trainer.algorithm=sft", is_thorough=True)
+        return [text for text in notes if "no response ends in a token that engines stop at" in text]
+
+    [text] = endless()
+    assert text.startswith("model.path: of the first 1 rows of ")
+    assert "('<eos>')" in text
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 44]}))
+    assert endless() == []  # the answer ends in `2`, the token 2
+
+
 def test_a_model_that_is_not_made_yet_is_said_to_be_unknown(project):
     (project / "mine.py").write_text("def make(folder, *, seed, progress): ...\n")
     notes = found("note", "model.factory=mine.py:make", is_thorough=True)

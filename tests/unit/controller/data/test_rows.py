@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from controller.config.data import RowSettings
-from controller.data.rows import RowShape
+from controller.data.rows import RowShape, UnusableRow
 from protocol.errors import ConfigError
 from workers.reward.worker import encode_prompt
 
@@ -104,3 +104,50 @@ def test_the_name_of_a_source_goes_with_its_rows():
     assert (
         shaped({"prompt": "x", "source": "web"}, source="easy", columns={"site": "source"})["site"] == "web"
     )
+
+
+# -- supervised ----------------------------------------------------------------------------------------------
+
+QUESTION = {"role": "user", "content": "q"}
+
+
+def example(row: dict[str, object]) -> tuple[object, object]:
+    found = RowShape(RowSettings(), is_supervised=True).shaped("here, line 1", row)
+    assert found is not None
+    row = json.loads(found)
+    return row["prompt"], row["response"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "q", "response": ""}, "has '' as `response`; expected text, not empty"),
+        ({"prompt": "q", "response": None}, "has 'None' as `response`"),
+        ({"messages": [QUESTION]}, "`messages` of user; expected a conversation that ends with an answer"),
+        ({"messages": [QUESTION, {"role": "assistant", "content": "a"}, QUESTION]}, "assistant, user;"),
+        ({"messages": [QUESTION, {"role": "assistant", "content": None}]}, "as the content of the last"),
+        ({"messages": [QUESTION, {"role": "assistant", "content": "", "tool_calls": []}]}, "not empty"),
+        ({"messages": []}, r"has \[\] as `messages`"),
+    ],
+)  # fmt: skip
+def test_a_row_without_an_answer_is_one_to_leave_out(row, words):
+    with pytest.raises(UnusableRow, match=f"here, line 1 .*{words}"):
+        example(row)
+
+
+@pytest.mark.parametrize(
+    "row", [{"prompt": "q"}, {"prompt": "q", "response": 3}, {"prompt": "q", "response": QUESTION}]
+)
+def test_a_response_that_is_missing_or_no_text_is_no_fault_of_one_row(row):
+    with pytest.raises(ConfigError) as refused:
+        example(row)
+    assert not isinstance(refused.value, UnusableRow)
+
+
+def test_the_last_message_of_a_conversation_keeps_what_it_has():
+    said = {"role": "assistant", "content": "a", "reasoning_content": "because"}
+    assert example({"messages": [QUESTION, said]}) == ([QUESTION], said)
+    nothing = {"reasoning_content": None, "tool_calls": []}  # as Parquet writes keys that it has not
+    assert example({"messages": [QUESTION, {"role": "assistant", "content": "a", **nothing}]})[1] == "a"
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    assert example({"messages": [QUESTION, {**call, "content": None}]})[1] == {**call, "content": ""}

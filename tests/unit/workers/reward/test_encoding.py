@@ -6,12 +6,13 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from workers.reward.worker import encode_prompt, encode_response
+from workers.reward.worker import encode_prompt, encode_response, why_endless
 
 ALPHABET = "abcABC |\n"
 EOS = len(ALPHABET)
 TEMPLATE = (
-    "{% for m in messages %}{{ 'A' if m.role == 'assistant' else 'B' }}{{ m.content }}<eos>{{ '\n' }}"
+    "{% for m in messages %}{{ 'A' if m.role == 'assistant' else 'B' }}"
+    "{% if m.reasoning_content %}|{{ m.reasoning_content }}|{% endif %}{{ m.content }}<eos>{{ '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}A{% endif %}"
 )
 
@@ -25,10 +26,11 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", chat_template=TEMPLATE)
 
 
-def encoded(tokenizer, prompt, response, *, limit=20):
+def encoded(tokenizer, prompt, response, *, limit=20, stops=()):
     row = json.dumps({"prompt": prompt, "response": response}).encode()
     ids = encode_prompt(tokenizer, row, limit=20)
-    return tokenizer.decode(ids), tokenizer.decode(encode_response(tokenizer, row, ids, limit=limit))
+    response = encode_response(tokenizer, row, ids, limit=limit, stops=stops)
+    return tokenizer.decode(ids), tokenizer.decode(response)
 
 
 def test_text_is_ended_once(tokenizer):
@@ -54,3 +56,32 @@ def test_a_template_that_renders_the_prompt_otherwise_before_an_answer_is_refuse
 def test_a_response_beyond_the_limit_is_refused_with_its_length(tokenizer):
     with pytest.raises(ValueError, match=r"The response has 4 tokens; expected 1 to .*, 3"):
         encoded(tokenizer, "a", "bca", limit=3)
+
+
+def test_an_answer_is_rendered_with_all_that_its_message_has(tokenizer):
+    answer = {"role": "assistant", "content": "c", "reasoning_content": "ab"}
+    assert encoded(tokenizer, [{"role": "user", "content": "a"}], answer) == ("Ba<eos>\nA", "|ab|c<eos>")
+
+
+def test_an_answer_ends_where_engines_stop_too(tokenizer):
+    """As of base models whose template ends a turn otherwise than a document."""
+    base = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer,
+        eos_token="<eos>",
+        chat_template=TEMPLATE.replace("<eos>", " "),
+    )
+    talk, turn_end = [{"role": "user", "content": "a"}], ALPHABET.index(" ")
+    assert encoded(base, talk, "c") == ("Ba \nA", "c \n")
+    assert encoded(base, talk, "c", stops={turn_end, EOS}) == ("Ba \nA", "c ")
+
+
+def test_where_no_response_has_an_end_it_is_said_what_it_ends_in(tokenizer):
+    newline = ALPHABET.index("\n")
+    problem = why_endless(tokenizer, [[0, newline], [1]], {EOS})
+    assert problem is not None
+    assert "no response ends in a token that engines stop at ('<eos>')" in problem
+    assert "the first ends in '\\n'" in problem
+    assert "`eos_token_id`" in problem
+    assert "(none is named)" in (why_endless(tokenizer, [[0]], ()) or "")
+    assert why_endless(tokenizer, [[0, newline], [1, EOS]], {EOS}) is None
+    assert why_endless(tokenizer, [], {EOS}) is None
