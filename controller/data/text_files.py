@@ -174,14 +174,19 @@ class SeparatedValues(Rows):
                         f"{self._path}, line {number + lines} is not UTF-8: {error}. Save the file as UTF-8."
                     ) from error
 
+        first = number + 1
         try:
-            for values in csv.reader(decoded(), delimiter=self._delimiter):
+            for values in csv.reader(decoded(), delimiter=self._delimiter, strict=True):
+                first = number + lines + 1
                 if values:
                     yield values, offset, number + lines
         except csv.Error as error:
+            last = number + lines
+            place = f"line {last}" if last <= first else f"lines {first} to {last}"
             raise ConfigError(
-                f"{self._path}, line {number + lines} cannot be read: {error}. Expected values that are "
-                "quoted as spreadsheets quote them."
+                f"{self._path}, {place} cannot be read: {error}. Expected values that are quoted as "
+                'spreadsheets quote them: one that begins with " ends with " before the separator or the '
+                "line's end, and a \" inside it is written twice."
             ) from error
 
 

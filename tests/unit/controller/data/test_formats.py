@@ -131,6 +131,28 @@ def test_a_record_of_another_width_is_named_with_its_line(tmp_path):
         source.read(1)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('prompt,n\nfirst,1\n"Yes,2\nthird,3\n"quoted" end,4\nlast,5\n', "lines 3 to 5 cannot be read"),
+        ('prompt,n\nfirst,1\n\n"Yes,2\nthird,3\n', "lines 4 to 5 cannot be read: unexpected end of data"),
+        ('prompt,n\n"a"b,1\n', "line 2 cannot be read"),
+        ('"prompt,n\na,1\n', "lines 1 to 2 cannot be read"),
+    ],
+)
+def test_a_quote_that_would_merge_rows_is_refused_with_its_lines(tmp_path, text, words):
+    for name, separator in (("rows.csv", ","), ("rows.tsv", "\t")):
+        (tmp_path / name).write_text(text.replace(",", separator))
+        with pytest.raises(ConfigError, match=rf"{name}, {words}.* is written twice"):
+            PromptSource(config(tmp_path / name))
+
+
+def test_quotes_inside_of_values_are_read(tmp_path):
+    (tmp_path / "rows.csv").write_text('prompt,n\na "b" c,1\n"say ""yes"", then",2\n')
+    source = PromptSource(config(tmp_path / "rows.csv", shuffle=False, epochs=1))
+    assert [json.loads(row)["prompt"] for row in source.read(9)] == ['a "b" c', 'say "yes", then']
+
+
 @pytest.mark.parametrize("head", ["prompt,prompt", "prompt,"])
 def test_a_first_line_that_names_no_columns_is_refused(tmp_path, head):
     (tmp_path / "rows.csv").write_text(f"{head}\n1,2\n")
