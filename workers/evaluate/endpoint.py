@@ -21,13 +21,15 @@ from workers.agent.pool import AgentPool
 from workers.evaluate.checkpoint import environment_seed, worth
 from workers.evaluate.played import Lost, Played
 from workers.evaluate.told_conversations import ToldConversations
+from workers.reward.worker import template_arguments
 
 AGAIN = frozenset((408, 409, 425, 429))
 RETRIES = 5
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
 REQUEST_S = 600.0
 NOT_OPENAIS = ("top_k", "min_p", "min_tokens")
-"""What OpenAI's API does not know; it is sent where it is set, for the servers that do."""
+"""What OpenAI's API does not know; it is sent where it is set, for the servers that do. So is a row's own
+`chat_template_kwargs`."""
 NO_TOKENS = "policy.generate needs tokens, which an endpoint does not take: use policy.chat, or a checkpoint."
 MAX_SHOWN = 300  # characters of what an endpoint said
 Talk = Sequence[Mapping[str, Any]]
@@ -59,12 +61,18 @@ class Endpoint:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def chat(self, messages: Talk, tools: Any, most: int) -> EndpointAnswer:
-        """Its answer. Raises: Lost if it gives none; ConfigError if it can be asked nothing at all."""
+    async def chat(
+        self, messages: Talk, tools: Any, most: int, *, template_kwargs: Mapping[str, Any] | None = None
+    ) -> EndpointAnswer:
+        """Its answer, of at most `most` tokens; `template_kwargs` are for the server's chat template.
+
+        Raises: Lost if it gives none; ConfigError if it can be asked nothing at all.
+        """
         body = (
             self._body
             | {"messages": list(messages), "max_tokens": most}
             | ({"tools": tools} if tools else {})
+            | ({"chat_template_kwargs": template_kwargs} if template_kwargs else {})
         )
         last = ""
         for attempt in range(RETRIES + 1):
@@ -123,11 +131,11 @@ class EndpointResponses:
         talk = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         try:
             messages = check_messages(talk)
+            tools, kwargs = template_arguments(row)
         except ValueError as error:
             raise Lost(f"The row has no prompt that an endpoint takes: {error}") from None
-        answer = await self._endpoint.chat(
-            messages, row.get("tools"), self._settings.rollout.max_response_tokens
-        )
+        most = self._settings.rollout.max_response_tokens
+        answer = await self._endpoint.chat(messages, tools, most, template_kwargs=kwargs)
         text = str(answer.message["content"])
         shown = [*messages, answer.message]
         asked = messages[-1]["content"]

@@ -270,6 +270,14 @@ def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: An
 
     Raises: ValueError in words; whatever the chat template raises.
     """
+    tools, wanted = template_arguments(row)
+    if tools:
+        wanted = {**wanted, "tools": tools}
+    return tokenizer.apply_chat_template(talk, **{**wanted, **how, "tokenize": True, "return_dict": False})
+
+
+def template_arguments(row: Mapping[str, Any]) -> tuple[list[Any] | None, dict[str, Any]]:
+    """The `tools` and `chat_template_kwargs` of a row. Raises: ValueError in words if they are none."""
     tools, wanted = row.get("tools"), row.get("chat_template_kwargs") or {}
     if isinstance(tools, str) and tools.startswith("["):  # as some data sets have them
         tools = json.loads(tools)
@@ -278,9 +286,7 @@ def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: An
             "`tools` is no list of schemas, or `chat_template_kwargs` no mapping. Give them so, or give "
             "these columns other names with `data.columns`."
         )
-    if tools:
-        wanted = {**wanted, "tools": tools}
-    return tokenizer.apply_chat_template(talk, **{**wanted, **how, "tokenize": True, "return_dict": False})
+    return tools, wanted
 
 
 def check_vocabulary(ids: Sequence[int], size: int | None) -> None:

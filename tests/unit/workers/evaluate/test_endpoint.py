@@ -1,6 +1,7 @@
 """A policy behind an endpoint: what is asked of it, asked again, or ends an attempt in words."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -96,6 +97,19 @@ def test_a_prompt_of_text_is_asked_as_a_user_s_message():
         assert played.transcript[-1] == {"role": "assistant", "content": "two"}
         with pytest.raises(Lost, match="no prompt that an endpoint takes"):
             respond(stub, {"prompt_ids": [1, 2]})
+
+
+def test_tools_and_arguments_of_the_chat_template_are_sent_where_a_row_has_them():
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with serving("two") as stub:
+        respond(stub, {"prompt": QUESTION, "chat_template_kwargs": {"enable_thinking": False}})
+        respond(stub, {"prompt": QUESTION, "tools": json.dumps(tools), "chat_template_kwargs": None})
+        assert stub.asked[0]["chat_template_kwargs"] == {"enable_thinking": False}
+        assert stub.asked[1]["tools"] == tools
+        assert "tools" not in stub.asked[0]
+        assert "chat_template_kwargs" not in stub.asked[1]
+        with pytest.raises(Lost, match="`chat_template_kwargs` no mapping"):
+            respond(stub, {"prompt": QUESTION, "chat_template_kwargs": "no"})
 
 
 def test_an_answer_that_is_no_message_is_asked_for_again():
