@@ -54,3 +54,13 @@ class EvaluationSettings(Section):
     newer weights, and the line says how many tokens each version made."""
     share: float = Field(default=0.25, gt=0, le=1)
     """Most of an instance's slots that evaluation takes while training needs them; one slot at least."""
+
+
+def copies_problem(samples: int, sampling: SamplingSettings) -> str | None:
+    """Why so many responses to a prompt would be copies of one; None if they are not."""
+    if sampling.temperature > 0 or samples <= 1:
+        return None
+    return (
+        f"is {samples}, but at temperature 0 all responses to a prompt are the same; give 1 sample, or a "
+        "temperature above 0."
+    )

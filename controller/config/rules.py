@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from controller.config.agents.agent_rules import agent_problems
 from controller.config.data_rules import data_problems
 from controller.config.devices.one_device import colocation_problems
+from controller.config.evaluation import copies_problem
 from controller.config.models import Config
 from controller.config.reward_rules import reward_problems
 from protocol.algorithms import GROUP_BASELINES
@@ -311,12 +312,8 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
             f"is {evaluation.every_steps}, but a supervised run has no rollout workers to answer held-out "
             "prompts with; set it to 0, and evaluate in the run that begins with what this one makes.",
         )
-    if evaluation.sampling.temperature == 0 and evaluation.samples > 1:
-        yield (
-            ("evaluation.samples", "evaluation.sampling.temperature"),
-            f"is {evaluation.samples}, but at temperature 0 all responses to a prompt are the same; give 1 "
-            "sample, or a temperature above 0.",
-        )
+    if problem := copies_problem(evaluation.samples, evaluation.sampling):
+        yield ("evaluation.samples", "evaluation.sampling.temperature"), problem
     for name, one in evaluation.data.items():
         if ":" in one.path and not one.max_prompts:
             yield (

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from controller.config.evaluation import copies_problem
 from controller.config.models import Config
 from controller.core.state.agents.episode_figures import overhead_figures
 from controller.core.state.evaluation_report import Answered, line
@@ -78,8 +79,11 @@ def evaluate(
     evaluee = evaluee.checked(config)
     if transcripts:
         _check_writable(transcripts)
-    held_out = _read(config, rows)
+    name = "--samples" if samples else "evaluation.samples"
     samples = samples or config.evaluation.samples
+    if problem := copies_problem(samples, config.evaluation.sampling):
+        raise ConfigError(f"{name} {problem}")
+    held_out = _read(config, rows)
     run = str(Path(config.run.dir) / config.run.name)
     settings = worker_settings(config, run, import_paths).model_copy(update={"is_colocated": False})
     question = {

@@ -83,6 +83,18 @@ def test_what_cannot_be_meant_is_refused_in_words(config, evaluee, words):
         evaluate(config, evaluee, rows=1)
 
 
+@pytest.mark.parametrize(("samples", "name"), [(3, "--samples is 3"), (0, r"evaluation\.samples is 2")])
+def test_copies_of_one_response_are_refused_as_in_a_run(config, asked, samples, name):
+    greedy = config.evaluation.sampling.model_copy(update={"temperature": 0.0})
+    evaluation = config.evaluation.model_copy(update={"sampling": greedy})
+    config = config.model_copy(update={"evaluation": evaluation})
+    evaluee = Evaluee(base_url="http://here/v1", model="small")
+    with pytest.raises(ConfigError, match=rf"^{name}, but at temperature 0 all .* are the same; give 1"):
+        evaluate(config, evaluee, rows=1, samples=samples)
+    assert not asked
+    assert evaluate(config, evaluee, rows=1, samples=1)["samples"] == 1
+
+
 def test_an_engine_in_an_environment_of_its_own_is_to_be_served(config):
     config = config.model_copy(update={"rollout": config.rollout.model_copy(update={"engine": "vllm"})})
     with pytest.raises(ConfigError, match=r"rollout.engine: vllm.*give --base-url"):
