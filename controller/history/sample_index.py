@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.durability.sample_records import KeptSample
 from protocol.errors import RunError
@@ -22,7 +23,8 @@ Key = tuple[int, int]
 """Step and group."""
 IsLate = Callable[[], bool]
 LINE = np.dtype([
-    ("step", "<i8"), ("group", "<i8"), ("member", "<i8"), ("reward", "<f8"), ("advantage", "<f8"),
+    ("step", "<i8"), ("group", "<i8"), ("member", "<i8"), ("reward", "<f8"),
+    ("advantage", "<f8"),  # nan of held-out prompts: nothing is trained of them
     ("length", "<i8"),  # all tokens behind the prompt, given ones too
     ("drift", "<f4"),  # mean of its tokens', without signs; nan where the trainer told nothing
     ("repeats", "<f4"),  # share of its runs of REPEATED tokens that stood in it before
@@ -102,7 +104,8 @@ def lines_of_numbers(sample: KeptSample, sources: dict[str, int]) -> np.ndarray:
         sampled = sum(count for version, count in segments if version != GIVEN)
         drift = drifts[drifted : drifted + sampled]
         lines[place] = (
-            sample.step, sample.group, item["member"], number(item["reward"]), number(item["outcome"]),
+            sample.step, sample.group, item["member"], number(item["reward"]),
+            nan if sample.group >= FIRST_EVALUATION_GROUP else number(item["outcome"]),
             end - begin,
             np.abs(drift).mean() if len(drift) else nan,
             repeats(tokens[begin:end]),

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.durability.sample_records import KeptSample
 from protocol.messages import GIVEN
@@ -48,12 +49,12 @@ class SampleToken:
 
 @dataclass(frozen=True, slots=True)
 class SampleResponse:
-    """One response of a group, as it was trained."""
+    """One response of a group, as it was trained or evaluated."""
 
     member: int
     reward: float
     parts: dict[str, float]  # that the reward was made of
-    advantage: float
+    advantage: float | None  # None: nothing was trained of it
     ending: str
     tokens: tuple[SampleToken, ...]
 
@@ -80,6 +81,11 @@ class SampleGroup:
     responses: tuple[SampleResponse, ...]
 
     @property
+    def is_held_out(self) -> bool:
+        """Whether it was answered for an evaluation, and nothing was trained of it."""
+        return is_held_out(self.group)
+
+    @property
     def is_corrected(self) -> bool:
         """Whether the trainer has told drift and weight of its tokens."""
         return any(token.weight is not None for one in self.responses for token in one.tokens)
@@ -104,6 +110,12 @@ class SampleReader:
         """(step, group) of all that are kept, oldest first. Raises: RunError."""
         return self._recording.sample_keys()
 
+    def newest(self) -> list[tuple[int, int]]:
+        """Of these, those that the newest step has trained; held-out ones only where no others are kept."""
+        kept = self.kept()
+        found = [key for key in kept if not is_held_out(key[1])] or kept
+        return [key for key in found if key[0] == found[-1][0]]
+
     def read(self, step: int, group: int) -> SampleGroup | None:
         """One of them; None if it is not kept (any more). Raises: RunError."""
         found = self._recording.sample(step, group)
@@ -115,6 +127,11 @@ class SampleReader:
         """As `whole_texts`; None if it is not kept (any more). Raises: RunError."""
         found = self._recording.sample(step, group)
         return None if found is None else whole_texts(found, self._decode or _numbers, of=of, most=most)
+
+
+def is_held_out(group: int) -> bool:
+    """Whether a group of this number is one of an evaluation."""
+    return group >= FIRST_EVALUATION_GROUP
 
 
 def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
@@ -136,7 +153,8 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
             SampleResponse(
                 item["member"], item["reward"],
                 {name: values[place] for name, values in sample.facts["parts"].items()},
-                item["outcome"], item["ending"], tuple(SampleToken(*token) for token in found),
+                None if is_held_out(sample.group) else item["outcome"], item["ending"],
+                tuple(SampleToken(*token) for token in found),
             )
         )  # fmt: skip
         begin = end

@@ -63,7 +63,7 @@ def samples(
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Of this data source.")] = None,
     only: Annotated[
         list[Only] | None,
-        typer.Option(help="Cut off; of several versions; of groups whose rewards are equal."),
+        typer.Option(help="Cut off; of several versions; of groups whose rewards are equal; held out."),
     ] = None,
     sort: Annotated[Sort, typer.Option(help="The greatest first; repeats: of 4 tokens.")] = "newest",
     up: Annotated[bool, typer.Option("--up", help="The smallest first.")] = False,
@@ -145,7 +145,7 @@ def _wanted(
     elif every:
         wanted = keys
     else:
-        wanted = [key for key in keys if key[0] == (steps[-1] if step is None else step)]
+        wanted = reader.newest() if step is None else [key for key in keys if key[0] == step]
     if not wanted:
         groups = ", ".join(str(kept) for _, kept in keys[-8:])
         raise ConfigError(
@@ -180,18 +180,19 @@ def show_responses(shown: Iterable[Shown], *, by: Colour, console: Console | Non
 
 def _heading(sample: SampleGroup) -> Text:
     rewards = [one.reward for one in sample.responses]
-    return Text(
-        f"step {sample.step}, group {sample.group} (kept for: {sample.why}), staleness {sample.staleness}, "
-        f"rewards {min(rewards):g} to {max(rewards):g}",
-        style="bold",
-    )
+    place = f"step {sample.step}, group {sample.group}"
+    told = f"{place} (kept for: {sample.why}), staleness {sample.staleness}"
+    if sample.is_held_out:
+        told = f"held out, answered before {place}"
+    return Text(f"{told}, rewards {min(rewards):g} to {max(rewards):g}", style="bold")
 
 
 def _headline(one: SampleResponse) -> Text:
     versions = ", ".join(map(str, one.policy_versions)) or "none"
     parts = "".join(f", {name} {value:g}" for name, value in one.parts.items())
+    advantage = "" if one.advantage is None else f", advantage {one.advantage:+.3g}"
     return Text(
-        f"  {one.member}: reward {one.reward:g}{parts}, advantage {one.advantage:+.3g}, "
+        f"  {one.member}: reward {one.reward:g}{parts}{advantage}, "
         f"{len(one.tokens)} tokens by version {versions}, ends by {one.ending or '?'}",
         style="dim",
     )

@@ -11,6 +11,7 @@ const DRIFTS = [[-2, "d0", "2 nats less likely"], [-0.5, "d1", "less likely"], [
 const WEIGHTS = [[0, "d0", "0: left out"], [0.8, "d1", "under 0.8"], [1.25, "d2", "about 1"], [2, "d3", "up to 2"], [Infinity, "d4", "over 2"]];
 const MOST_STEPS = 200; // in the list; others are found by their number
 const PER_PAGE = 50;
+const isHeldOut = (group) => group >= 2 ** 40; // answered for an evaluation: nothing is trained of it
 const ASKED = ["of_step", "version", "reward_from", "reward_to", "age", "source", "only", "text", "sort", "order", "prompt", "part"]; // `page` is which page of the view
 const SORTS = { newest: "newest", reward: "reward", advantage: "advantage", length: "length", drift: "drift", repeats: "repeated 4-grams" };
 const ONLY = { cut: "cut off", partial: "several versions", equal: "group without signal", held_out: "failed in an evaluation" };
@@ -24,7 +25,7 @@ export async function render({ ask, go, here }) {
   const found = Object.keys(asked).length && !window.inFile ? await ask("samples/found", asked) : null;
   isMoving = found !== null && found.left > 0;
   const first = found?.found[0] ?? null;
-  const newest = kept[kept.length - 1][0];
+  const newest = (kept.findLast(([, group]) => !isHeldOut(group)) ?? kept[kept.length - 1])[0];
   const step = Number(words.step ?? (first ? first.step : newest));
   const groups = kept.filter(([of]) => of === step).map(([, group]) => group);
   const group = Number(words.group ?? (first && words.step === undefined ? first.group : groups[0]));
@@ -105,7 +106,7 @@ export function shown(sample, { by, go, hasText, member }) {
   const button = (name, words) => make("button", { class: by === name ? "on" : "", onclick: () => go({ by: name }) }, words);
   const link = (words, change) => make("a", { href: "#", onclick: (event) => { event.preventDefault(); go(change); } }, words);
   const ranked = [...sample.responses].sort((a, b) => (b.member === member) - (a.member === member) || b.reward - a.reward);
-  return card(`Group ${sample.group} of step ${sample.step}`,
+  return card(isHeldOut(sample.group) ? `Held-out group ${sample.group}, answered before step ${sample.step}` : `Group ${sample.group} of step ${sample.step}`,
     hasText ? null : make("p", { class: "warn" }, "The run's tokenizer is not here, so tokens are shown by their numbers."),
     make("p", { class: "dim" }, `kept for: ${sample.why}; staleness ${sample.staleness}; rewards ${short(Math.min(...rewards))} to ${short(Math.max(...rewards))}, mean ${short(mean)}`),
     make("div", { class: "row" }, "colour by ", button("version", "policy version"), button("logprob", "probability"), button("drift", "drift"), button("weight", "weight"),
@@ -128,7 +129,7 @@ function response(one, by, isChosen) {
       : `v${one.versions[place]}, ${(100 * Math.exp(one.logprobs[place])).toFixed(1)} % (${one.logprobs[place]})`
         + (one.drifts[place] === null ? "" : `, drift ${one.drifts[place]}`) + (one.weights[place] === null ? "" : `, weight ${one.weights[place]}`),
   }, token)));
-  return make("div", { class: `response${isChosen ? " chosen" : ""}` }, make("div", { class: "dim" }, `.${one.member}  reward ${short(one.reward)}${parts}, advantage ${short(one.advantage)}, ${one.texts.length} tokens, ends by ${one.ending}`), text);
+  return make("div", { class: `response${isChosen ? " chosen" : ""}` }, make("div", { class: "dim" }, `.${one.member}  reward ${short(one.reward)}${parts}${one.advantage === null ? "" : `, advantage ${short(one.advantage)}`}, ${one.texts.length} tokens, ends by ${one.ending}`), text);
 }
 
 function colour(one, place, by) {

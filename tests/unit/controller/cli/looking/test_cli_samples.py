@@ -9,6 +9,7 @@ from rich.console import Console
 from controller.cli.looking.samples import show
 from controller.cli.main import main
 from controller.core.decisions.training import trainer_batches
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.history.sample_text import SampleGroup, SampleResponse, SampleToken
 from tests.support.kept_samples import add_samples, kept, response
 from tests.support.scripted import TRAINED_LOGPROB, WEIGHT, Disk
@@ -67,6 +68,28 @@ def test_more_than_a_page_is_looked_for_and_each_once(tmp_path, capsys):
     found = looked_for(run, capsys, "--sort", "length", "--limit", "70")
     assert len({line["member"] for line in found}) == len(found) == 70
     assert len(looked_for(run, capsys, "--sort", "length", "--limit", "300")) == 100
+
+
+def test_held_out_answers_have_no_advantage_and_are_not_of_the_newest_step(tmp_path, capsys):
+    run = a_run(tmp_path, groups=1)
+    add_samples(tmp_path, [kept(4, FIRST_EVALUATION_GROUP, [response(0, [1])])])  # of the last evaluation
+    assert {line["step"] for line in looked_for(run, capsys)} == {3}
+    assert {line["step"] for line in looked_for(run, capsys, "--all")} == {1, 2, 3, 4}
+    for words in (("--only", "held_out"), ("--step", "4")):
+        [line] = looked_for(run, capsys, *words)
+        assert line["advantage"] is None
+    assert main(["samples", run, "--only", "held_out"]) == 0
+    shown = capsys.readouterr().out
+    assert "held out, answered before step 4, group 1099511627776" in shown
+    assert "reward 0, 1 tokens" in shown
+    last = looked_for(run, capsys, "--sort", "advantage", "--limit", "99")[-1]
+    assert last["group"] == FIRST_EVALUATION_GROUP
+
+
+def test_held_out_answers_are_shown_where_nothing_else_is_kept(tmp_path, capsys):
+    run = a_run(tmp_path, groups=0)
+    add_samples(tmp_path, [kept(4, FIRST_EVALUATION_GROUP, [response(0, [1])])])
+    assert [line["step"] for line in looked_for(run, capsys)] == [4]
 
 
 def test_where_nothing_is_found_it_is_said(tmp_path, capsys):
