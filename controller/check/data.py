@@ -1,6 +1,7 @@
 """What can be known of the data before anything starts, and its first rows, for other checks to look at.
 
-Invariants: files are only read, and no further than their first rows; nothing of the user's is imported.
+Invariants: files are only read, and no further than their first rows unless `data.epochs` is to be compared
+with `run.steps`; nothing of the user's is imported.
 """
 
 import json
@@ -33,6 +34,7 @@ PACKAGES = {
     "parquet": "pyarrow", "saved": "datasets", "hub": "datasets", "procedural": "reasoning_gym",
     "taskset": "verifiers",
 }  # fmt: skip
+NOT_COUNTED = ("function", "taskset", "hub", "nothing")
 NAMES = {"pyarrow": "Parquet", "reasoning_gym": "a set of reasoning-gym", "verifiers": "a taskset"}
 Level = Literal["error", "note"]
 Remark = tuple[Level, str, str]  # key, text
@@ -77,6 +79,34 @@ def _source_problems(name: str, one: HeldOutSettings, rows: Sequence[Mapping[str
             source_of(name, one, number, row)
     except ConfigError as error:
         yield "error", f"evaluation.data.{name}.source_column", str(error)
+
+
+def epoch_remarks(config: Config, samples: Sequence[Sample]) -> Iterator[Remark]:
+    """How many steps the data is enough for, where that is not `run.steps`; counts all rows.
+
+    Silent where passes have no end, a source cannot be counted, or something is wrong with one.
+    """
+    data, batch, steps = config.data, config.trainer.batch_groups, config.run.steps
+    if not data.epochs or any(level == "error" for sample in samples for level, *_ in sample.remarks):
+        return
+    rows = 0
+    for section, source in data.each:
+        if format_of(source.path)[0] in NOT_COUNTED:
+            return
+        try:
+            rows += len(open_table(source))
+        except ConfigError as error:  # of a line that the first rows do not reach
+            yield "error", f"{section}.path", str(error)
+            return
+    most = rows * data.epochs // batch
+    if most == steps:
+        return
+    product = f"{rows:,} rows x {data.epochs:,} epoch{'s' * (data.epochs > 1)} / {batch:,} groups a step"
+    if not most:
+        yield "error", "data.epochs", f"{product} is less than one step, and nothing would be trained."
+    else:
+        text = f"{product} = {most:,} steps at most, and run.steps is {steps:,}"
+        yield "note", "run.steps", f"{text}: whichever comes first ends the run."
 
 
 def package_for(path: str) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from controller.check.chat_template import template_remarks
-from controller.check.data import Remark, samples
+from controller.check.data import Remark, epoch_remarks, samples
 from controller.check.lora import Shapes, adapter_problems
 from controller.check.memory import memory_findings
 from controller.check.model import model_findings
@@ -69,6 +69,7 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
     sources = samples(config, is_thorough=is_thorough)
     for sample in sources:
         remarks += sample.remarks
+    remarks += epoch_remarks(config, sources) if is_thorough else ()
     remarks += prompt_remarks(config, sources, _model_directory(config), is_thorough=is_thorough)
     remarks += reward_remarks(config, sources, calls=calls_reward, is_thorough=is_thorough)
     remarks += sandbox_remarks(config) if is_thorough else ()

@@ -162,6 +162,8 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
     if summary.get("ending") == "stopped":
         wanted = summary["steps_wanted"]
         lines[0] = f"Stopped after {steps} of {wanted} train steps at your request. The same command goes on."
+    elif summary.get("is_success", True) and steps < summary.get("steps_wanted", steps):
+        lines.append(str(summary.get("reason", "")))
     first, last = summary.get("reward/first_steps"), summary.get("reward/last_steps")
     if first is not None and last is not None:
         lines[0] += in_short(" Reward {:.3f} in the first steps,", first) + in_short(

@@ -194,7 +194,7 @@ def _of_the_end(run: Path, summary: dict[str, Any]) -> list[str]:
     ending = summary.get("ending") or ("done" if summary["is_success"] else "failed")
     how = {"done": "is done", "stopped": "was stopped", "failed": "has failed"}[ending]
     wrong = _alarms(run, bound=summary.get("staleness/max_allowed"))
-    return [f"{run} {how}: {summary['reason']}", *verdict_lines(summary, run), *wrong]
+    return [f"{run} {how}: {summary['reason']}", *verdict_lines({**summary, "reason": ""}, run), *wrong]
 
 
 def _headline(run: Path, seen: dict[str, Any], pid: int | None, *, age_s: float) -> str:

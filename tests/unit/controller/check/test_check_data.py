@@ -104,6 +104,40 @@ def test_a_function_of_prompts_that_gives_nothing_is_found(project):
     assert "mine.py, line 1) has no `return` with a value and no `yield`" in text
 
 
+# -- epochs --------------------------------------------------------------------------------------------------
+
+
+def steps_of_data(*overrides: str, level: str = "note") -> list[str]:
+    found_here = found(level, "trainer.batch_groups=4", *overrides, is_thorough=True)
+    return [text for text in found_here if "groups a step" in text]
+
+
+def test_passes_that_do_not_come_to_run_steps_are_noted(project, in_this_process):
+    rows(project, *[{"prompt": "1+1", "answer": "2"}] * (FIRST_ROWS + 2))
+    assert steps_of_data("data.epochs=3", "run.steps=100") == [
+        "run.steps: 258 rows x 3 epochs / 4 groups a step = 193 steps at most, and run.steps is 100: "
+        "whichever comes first ends the run."
+    ]
+    assert "193 steps at most, and run.steps is 1,000" in steps_of_data("data.epochs=3", "run.steps=1000")[0]
+    assert steps_of_data("data.epochs=3", "run.steps=193") == []
+    assert steps_of_data("data.epochs=0") == []
+    assert found("note", "data.epochs=3") == found("note", "data.epochs=3", "run.steps=193")  # not thorough
+
+
+def test_fewer_rows_than_a_batch_are_an_error(project, in_this_process):
+    [text] = steps_of_data("data.epochs=1", level="error")  # of three rows
+    assert text.startswith("data.epochs: 3 rows x 1 epoch / 4 groups a step is less than one step")
+
+
+def test_rows_of_all_sources_are_counted_and_those_of_a_function_are_not_known(project, in_this_process):
+    (project / "more.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 9)
+    both = "data.sources=[{path: rows.jsonl}, {path: more.jsonl}]"
+    [text] = steps_of_data("data.epochs=2", both, 'data.path=""')
+    assert "12 rows x 2 epochs / 4 groups a step = 6 steps" in text
+    (project / "mine.py").write_text("def prompts(*, seed):\n    yield {'prompt': '1+1', 'answer': '2'}\n")
+    assert steps_of_data("data.epochs=1", "data.path=mine.py:prompts") == []
+
+
 # -- prompts and tokenizer -----------------------------------------------------------------------------------
 
 

@@ -101,6 +101,14 @@ def test_warnings_and_the_verdict_are_words():
     assert lines[3] == "Files: runs/quickstart"  # where nothing is
 
 
+def test_where_the_data_ends_before_its_steps_the_verdict_says_what_was_left_over():
+    reason = "The data ended after 80 train steps; 4 groups were left over, too few for a batch."
+    summary = SUMMARY | {"reason": reason, "steps_wanted": 100}
+    assert verdict_lines(summary, Path("runs/quickstart"))[1] == reason
+    assert reason not in verdict_lines(summary | {"steps_wanted": 80}, Path("runs/quickstart"))
+    assert reason not in verdict_lines(summary | {"is_success": False}, Path("runs/quickstart"))
+
+
 def test_the_verdict_names_the_files_that_there_are(tmp_path):
     for name in ("metrics.jsonl", "summary.json"):
         (tmp_path / name).touch()
