@@ -165,7 +165,7 @@ def _default(entry: FieldInfo) -> str:
     if entry.is_required():
         return "needed"
     value = entry.get_default(call_default_factory=True)
-    return "" if value == "" else f"`{list(value) if isinstance(value, tuple) else value}`"
+    return "" if value == "" else _cell(f"`{list(value) if isinstance(value, tuple) else value}`")
 
 
 def _prose(text: str) -> str:

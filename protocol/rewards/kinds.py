@@ -32,6 +32,14 @@ Response:
 {completion}
 
 How good is the response, from 0 (useless) to 10 (perfect)? Think briefly, and end with the number alone."""
+JUDGE_NUMBER = (
+    r"-?\d+(?:\.\d+)?(?:[-\u2013]-?\d+(?:\.\d+)?)+"  # a scale 0-10, a date 2026-05-03
+    r"|\b(?:0|1)(?:\.0)?\s+to\s+\d+(?:\.\d+)?"  # a scale: 0 to 10
+    r"|\d+(?:/\d+){2,}"  # a date: 3/5/2026
+    r"|(?:/|\bout\s+of\b)\W{0,4}\d+(?:\.\d+)?"  # the end of a scale: /10, out of 10
+    r"|(-?\d+(?:\.\d+)?)(?:\s+of\s+\d+)?"
+)
+"""Finds the number of a judge: the last alternative alone has a group, the others take what is no grade."""
 Value = str | int | float | bool
 
 
@@ -210,14 +218,15 @@ class JudgeReward(NamedReward):
     the rubric."""
     rubric: tuple[Criterion, ...] = Field(default=(), strict=False)
     """Criteria, each a question of its own; the reward is the weighted mean. Empty: one question."""
-    number: Annotated[Expression, AfterValidator(_with_one_group)] = r"(-?\d+(?:\.\d+)?)"
-    """Regular expression with one group; the last match in the judge's answer is the number."""
+    number: Annotated[Expression, AfterValidator(_with_one_group)] = JUDGE_NUMBER
+    """Regular expression with one group; the group's last match in the judge's answer is the number. The
+    default reads 3 in `3/10`, `3 out of 10` and `3 on a scale of 0 to 10`, and passes dates over."""
     lowest: float = Field(default=0.0, allow_inf_nan=False)
     """The number that becomes the reward 0; a lower one is no answer."""
     highest: float = Field(default=10.0, allow_inf_nan=False)
     """The number that becomes the reward 1; a higher one is no answer."""
     max_tokens: int = Field(default=512, ge=1)
-    """Of the judge's answer."""
+    """Of the judge's answer. One that is cut off there is no answer, whatever numbers it has."""
     temperature: float = Field(default=0.0, ge=0)
     """Of the judge."""
     body: dict[str, bool | int | float | str] = Field(default_factory=dict)

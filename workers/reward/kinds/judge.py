@@ -72,7 +72,7 @@ class Judge:
             "max_tokens": options.max_tokens,
             **options.body,
         }
-        digest = digest_of(self._url, body)
+        digest = digest_of(self._url, body, options.number)
         number = self._cache.get(digest)
         if number is None or not options.lowest <= number <= options.highest:
             number = await self._ask(body)
@@ -121,16 +121,20 @@ class Judge:
                 f"key of this reward.{hint}"
             )
         try:
-            text = answer.json()["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError):
+            choice = answer.json()["choices"][0]
+            text, ending = choice["message"]["content"], choice.get("finish_reason")
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise _Trouble(f"{shown}, which is no chat completion") from None
+        if ending == "length":
+            raise _Trouble("its answer was cut off; raise `max_tokens` of this reward")
         if not isinstance(text, str):
             raise _Trouble(f"the answer's content is {type(text).__name__}, and no text")
         return text
 
     def _number_in(self, text: str) -> float:
         """Raises: _Trouble."""
-        options, found = self._options, self._number.findall(text)
+        options, matches = self._options, self._number.finditer(text)
+        found = [match[1] for match in matches if match[1] is not None]
         shown = f"{' '.join(text.split())[-MAX_SHOWN:]!r}"
         if not found:
             raise _Trouble(f"{shown} has no number as `number` describes it")

@@ -1,4 +1,4 @@
-"""Numbers that a judge has given, by digest of the request, in the run directory for all its processes.
+"""Numbers that a judge has given, by digest of request and pattern, in the run directory for its processes.
 
 Invariants: it holds digests and numbers, and no text; a cache that cannot be read or written costs a request
 and no reward.
@@ -19,9 +19,9 @@ WAIT_S = 5.0  # for another process that writes
 TABLE = "CREATE TABLE IF NOT EXISTS numbers (digest TEXT PRIMARY KEY, number REAL NOT NULL) WITHOUT ROWID"
 
 
-def digest_of(url: str, body: Mapping[str, Any]) -> str:
-    """Stands for a request."""
-    return hashlib.sha256(json.dumps([url, body], sort_keys=True).encode()).hexdigest()
+def digest_of(url: str, body: Mapping[str, Any], pattern: str) -> str:
+    """Stands for a request, and for the regular expression that reads the number in its answer."""
+    return hashlib.sha256(json.dumps([url, body, pattern], sort_keys=True).encode()).hexdigest()
 
 
 class JudgeCache:

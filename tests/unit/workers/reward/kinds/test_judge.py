@@ -18,8 +18,9 @@ from workers.reward.kinds.judge import fill, make
 Answer = tuple[int, bytes]
 
 
-def says(text: Any) -> Answer:
-    return 200, json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+def says(text: Any, *, ending: str = "stop") -> Answer:
+    choice = {"message": {"content": text}, "finish_reason": ending}
+    return 200, json.dumps({"choices": [choice]}).encode()
 
 
 class Endpoint:
@@ -110,9 +111,11 @@ async def test_a_number_becomes_a_reward_and_the_key_comes_from_the_environment(
         (says("I cannot say"), "has no number"),
         (says("100"), "100 is not from 0 to 10"),
         (says("nan"), "has no number"),
+        (says("I look at the scale /10"), "has no number"),
+        (says("4 would be too harsh, as", ending="length"), "cut off; raise `max_tokens` of this reward"),
         (None, "the request ended with RemoteProtocolError"),
     ],
-    ids=["429", "500", "html", "empty", "null", "words", "range", "nan", "nothing"],
+    ids=["429", "500", "html", "empty", "null", "words", "range", "nan", "scale", "cut", "nothing"],
 )  # fmt: skip
 async def test_trouble_is_asked_again_and_never_a_reward(endpoint, judged, trouble, words):
     endpoint.answers = [trouble] * 2
@@ -123,6 +126,45 @@ async def test_trouble_is_asked_again_and_never_a_reward(endpoint, judged, troub
         await judged(retries=2, cache=False)
     assert words in str(raised.value)
     assert "gave no number in 3 requests" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("It is wrong in most places. Score: 3/10", 3),
+        ("Rating: 2 out of 10.", 2),
+        ("**4/10**", 4),
+        ("**4**/10", 4),
+        ("\\boxed{4} / 10", 4),
+        ("8.5 / 10", 8.5),
+        ("4 (out of 10)", 4),
+        ("4 points out of **10**", 4),
+        ("4 of 10", 4),
+        ("Score (out of 10): 4", 4),
+        ("Score, /10: 4", 4),
+        ("On a scale of 0 to 10, I give 7 out of 10", 7),
+        ("I give it a 7 on a scale from 0 to 10.", 7),
+        ("A 7 on a 1-10 scale", 7),
+        ("7 (0–10)", 7),  # noqa: RUF001
+        ("From 8 to 6, as it is long: 6", 6),
+        ("I lower it from 8 to 6", 6),
+        ("7/10, judged on 2026-05-03", 7),
+        ("7/10, judged on 3/5/2026", 7),
+        ("Helpfulness: 3/10\nIn all: a score of 6", 6),
+        ("10/10", 10),
+        ("0", 0),
+    ],
+)
+async def test_the_end_of_a_scale_is_no_grade(endpoint, judged, text, number):
+    endpoint.answers = [says(text)]
+    assert await judged() == pytest.approx(number / 10)
+    assert len(endpoint.asked) == 1
+
+
+async def test_a_number_read_by_another_pattern_is_asked_for_again(endpoint, judged):
+    endpoint.answers = [says("3/9"), says("3/9")]
+    assert [await judged(number=r"(\d+)"), await judged(), await judged()] == [0.9, 0.3, 0.3]
+    assert len(endpoint.asked) == 2
 
 
 async def test_a_request_that_is_refused_is_not_sent_again(endpoint, judged):
