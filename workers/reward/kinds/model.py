@@ -1,10 +1,11 @@
 """The reward `model`: the output of a sequence-classification model with one output."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from protocol.errors import ConfigError
@@ -29,27 +30,22 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
         model = model.to(device).eval()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(f"The reward model {options.path} cannot be loaded on {device}: {error}") from None
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer.truncation_side = "left"
     positions = getattr(model.config, "max_position_embeddings", options.max_tokens)
     limit = min(options.max_tokens, positions)
+    own_pad = model.config.get_text_config().pad_token_id
 
     def score(prompts: list[Any], completions: list[str]) -> list[float]:
         texts = [
-            whole_text(tokenizer, prompt, completion)
+            whole_ids(tokenizer, prompt, completion, limit=limit)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
         outputs: list[float] = []
         for begin in range(0, len(texts), options.batch):
-            batch = tokenizer(
-                texts[begin : begin + options.batch],
-                return_tensors="pt",
-                padding=True,
-                truncation=True,
-                max_length=limit,
-            ).to(device)
+            some = texts[begin : begin + options.batch]
+            pad = free_id(some) if own_pad is None else own_pad
+            model.config.get_text_config().pad_token_id = pad
+            batch = {name: rows.to(device) for name, rows in padded(some, pad).items()}
             with torch.inference_mode():
                 logits = model(**batch).logits.float()
             outputs += (logits.sigmoid() if options.sigmoid else logits)[:, 0].tolist()
@@ -58,12 +54,37 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
     return score
 
 
-def whole_text(tokenizer: Any, prompt: Any, completion: str) -> str:
-    """Prompt and response as the model was trained on them: by its chat template, if it has one."""
+def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> list[int]:
+    """Prompt and response as the model was trained on them: by its chat template, if it has one.
+
+    At most `limit` tokens, the last ones. A template writes all special tokens itself; other text gets those
+    of the tokenizer.
+    """
+    text, is_written_whole = f"{prompt}{completion}", False
     if isinstance(prompt, list):
-        if tokenizer.chat_template:
+        if is_written_whole := bool(tokenizer.chat_template):
             talk = [*prompt, {"role": "assistant", "content": completion}]
-            return tokenizer.apply_chat_template(talk, tokenize=False)
-        prompt = "\n".join(str(message.get("content", "")) for message in prompt)
-        return f"{prompt}\n{completion}"
-    return f"{prompt}{completion}"
+            text = tokenizer.apply_chat_template(talk, tokenize=False)
+        else:
+            text = "\n".join(str(message.get("content", "")) for message in prompt) + f"\n{completion}"
+    found = tokenizer(text, add_special_tokens=not is_written_whole, truncation=True, max_length=limit)
+    return found["input_ids"]
+
+
+def free_id(texts: Sequence[Sequence[int]]) -> int:
+    """A token id to pad with that none of these texts ends in.
+
+    transformers reads the output at the last token that is not the padding, and so at each text's own last.
+    """
+    ends = {text[-1] for text in texts}
+    return next(token for token in range(len(ends) + 1) if token not in ends)
+
+
+def padded(texts: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
+    """These texts one below the other, [B, T], filled up at their ends, where nothing attends to them."""
+    rows = [torch.tensor(text) for text in texts]
+    masks = [torch.ones_like(row) for row in rows]
+    return {
+        "input_ids": pad_sequence(rows, batch_first=True, padding_value=pad),
+        "attention_mask": pad_sequence(masks, batch_first=True),
+    }

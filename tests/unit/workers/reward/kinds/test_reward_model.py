@@ -42,6 +42,71 @@ def test_each_response_gets_the_output_that_it_has_alone(tmp_path):
     assert len(score(["1" * 500], ["2"])) == 1  # longer than its positions
 
 
+TALK = (
+    "{{ bos_token }}{% for m in messages %} {{ '<u>' if m.role == 'user' else '<a>' }} {{ m.content }} </s>"
+    "{% endfor %}"
+)
+WORDS = ["<s>", "</s>", "<u>", "<a>", "what", "is", "two", "and", "four", "yes", "no", "<unk>"]
+
+
+def make_llama(directory: Path, *, pad: int | None, template: str = TALK) -> tuple:
+    """A classifier as reward models on Llama are published: tokens at both ends, and none to pad with."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import LlamaConfig, LlamaForSequenceClassification, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = template or None
+    tokenizer.save_pretrained(directory)
+    config = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, num_labels=1, initializer_range=0.3, pad_token_id=pad,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForSequenceClassification(config).eval()
+    model.save_pretrained(directory)
+    return tokenizer, model
+
+
+@pytest.mark.parametrize("pad", [None, 1, 11], ids=["none", "eos", "another"])
+def test_a_conversation_gets_the_output_of_the_model_as_it_is_published(tmp_path, pad):
+    import torch
+
+    from workers.reward.kinds.model import make
+
+    tokenizer, model = make_llama(tmp_path, pad=pad)
+    prompt, answers = [{"role": "user", "content": "what is two and two"}], ["four", "yes yes four", "no no"]
+    right = []
+    for answer in answers:
+        talk = [*prompt, {"role": "assistant", "content": answer}]
+        ids = tokenizer.apply_chat_template(talk, tokenize=True, return_dict=False)
+        assert (ids.count(0), ids[-1]) == (1, 1)
+        with torch.inference_mode():
+            right.append(model(torch.tensor([ids])).logits.item())
+    score = make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
+    assert score([prompt] * 3, answers) == pytest.approx(right, abs=1e-5)
+    assert len({round(value, 3) for value in right}) == 3
+
+
+def test_plain_text_gets_the_special_tokens_of_the_tokenizer(tmp_path):
+    import torch
+
+    from workers.reward.kinds.model import make
+
+    _, model = make_llama(tmp_path, pad=None, template="")
+    score = make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
+    ids = [0, *map(WORDS.index, ["what", "is", "two", "four"])]
+    with torch.inference_mode():
+        right = model(torch.tensor([ids])).logits.item()
+    talk = [{"role": "user", "content": "what is two"}]
+    given = score(["what is two", talk], [" four", "four"])
+    assert given == pytest.approx([right, right], abs=1e-5)
+
+
 def test_a_head_with_two_outputs_is_refused_in_one_sentence_before_weights_are_read(tmp_path):
     from workers.reward.kinds.model import make
 
