@@ -1,8 +1,8 @@
 """Makes one callable out of every shape of reward function that people already have.
 
 Invariants: pure; what a function gets is chosen by the names of its parameters alone; every value that it
-returns is checked, so a scorer returns one finite float per member or raises. docs/rewards.md shows each
-shape.
+returns is checked, so a scorer returns one finite float per member or raises; what a function changes of its
+arguments, no other response sees. docs/rewards.md shows each shape.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +126,10 @@ async def _score_group(
         **({} if request.turns is None else {TURNS: request.turns}),
         **({MESSAGES: [*map(request.messages, range(count))]} if request.has_messages else {}),
     }
-    result = function(**_choose(offered, signature, request))
+    chosen = _choose(offered, signature, request)
+    result = function(**{
+        name: [*map(deepcopy, value)] if isinstance(value, list) else value for name, value in chosen.items()
+    })  # fmt: skip
     if inspect.isawaitable(result):
         result = await result
     values = result.tolist() if hasattr(result, "tolist") else result
@@ -152,7 +156,7 @@ async def _score_members(
     """One call per member; the calls of an async function run side by side."""
     members = range(len(request.completions))
     arguments = [_choose(offer(request, member), signature, request) for member in members]
-    results = [function(**chosen) for chosen in arguments]
+    results = [function(**{name: deepcopy(value) for name, value in one.items()}) for one in arguments]
     if any(inspect.isawaitable(result) for result in results):
         results = await asyncio.gather(*map(_outcome, results))
         for result in results:

@@ -73,6 +73,50 @@ async def test_ids_and_all_columns_reach_a_function_with_keywords() -> None:
     assert await adapt(reward)(REQUEST) == [4.0, 5.0]
 
 
+QUESTION = [{"role": "user", "content": "2+2="}]
+NAMES = ("prompt", "prompt_ids", "messages", "info")
+CHANGED = ScoreRequest(
+    0, {"prompt": QUESTION, "info": {"tests": ["t"]}}, QUESTION, [1, 2], ["4"] * 3, [[4]] * 3, ["stop"] * 3
+)
+
+
+async def test_what_a_function_changes_no_other_response_sees() -> None:
+    def reward(prompt: list[Any], prompt_ids: list[int], messages: list[Any], info: dict[str, Any]) -> float:
+        prompt.append({"role": "assistant", "content": "4"})
+        prompt[0]["content"] += "?"
+        prompt_ids.clear()
+        assert (len(prompt), prompt[0]["content"], messages[0]["content"]) == (2, "2+2=?", "2+2=")
+        return float(info.pop("tests") == ["t"])
+
+    async def scored_later(completion: str, prompt: list[Any], **columns: Any) -> float:
+        return reward(prompt, columns["prompt_ids"], columns["messages"], columns["info"])
+
+    assert await adapt(lambda completion, **all: reward(*map(all.get, NAMES)))(CHANGED) == [1.0] * 3
+    assert await adapt(scored_later)(CHANGED) == [1.0] * 3
+    assert (
+        await adapt(lambda solution_str, data_source, ground_truth=None, **all: reward(*map(all.get, NAMES)))(
+            CHANGED
+        )
+        == [1.0] * 3
+    )
+    assert (len(QUESTION), CHANGED.row["info"]) == (1, {"tests": ["t"]})
+
+
+async def test_the_entries_of_a_group_are_apart() -> None:
+    def rewards(prompts: list[Any], prompt_ids: list[Any], info: list[Any], **columns: Any) -> list[float]:
+        for prompt, ids, messages in zip(prompts, prompt_ids, columns["messages"], strict=True):
+            prompt.append({"role": "assistant", "content": "4"})
+            ids.append(3)
+            messages[0]["content"] += "?"
+        assert [*map(len, prompts)] == [2] * 3
+        assert prompt_ids == [[1, 2, 3]] * 3
+        assert [talk[0]["content"] for talk in columns["messages"]] == ["2+2=?"] * 3
+        return [float(one.pop("tests") == ["t"]) for one in info]
+
+    assert await adapt(lambda completions, **all: rewards(**all))(CHANGED) == [1.0] * 3
+    assert (len(QUESTION), CHANGED.row["info"]) == (1, {"tests": ["t"]})
+
+
 async def test_async_members_are_awaited_and_the_first_error_is_raised() -> None:
     async def reward(completion: str) -> float:
         if completion == "5":
