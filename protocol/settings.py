@@ -184,10 +184,11 @@ class TrainerSettings(Section):
     warmup_steps: int = Field(default=0, ge=0)
     """Train steps over which the learning rate rises linearly from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: stays, or falls to `lr_end` at `run.steps`. It depends
-    on the step alone, so a run that goes on to other `run.steps` falls towards those."""
+    """What the learning rate does after the warm-up: stays, or falls to `lr_end`, where it is after the
+    last of `run.steps`. It depends on the step alone, so a run that goes on to other `run.steps` falls
+    towards those."""
     lr_end: float = Field(default=0.0, ge=0, le=1)
-    """Share of `lr` that `linear` and `cosine` end at."""
+    """Share of `lr` that `linear` and `cosine` fall to."""
     betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     """AdamW moments."""
     adam_eps: float = Field(default=1e-8, gt=0)
