@@ -270,6 +270,28 @@ def test_batches_in_parts_teach_one_rank_and_two_what_whole_ones_do(prepared, tm
     assert all(ours["grad_norm"] > 0 for ours in one["metrics"])
 
 
+OWN_LOSS = """
+import torch
+
+
+def only_good(tokens):
+    if not tokens.advantages.max() > 0:
+        return torch.zeros_like(tokens.advantages)
+    return -tokens.advantages.clamp(min=0) * tokens.logprobs
+"""
+
+
+def test_two_ranks_train_an_own_loss_though_a_row_has_no_tokens_or_no_gradient(prepared, tmp_path):
+    (tmp_path / "mine.py").write_text(OWN_LOSS)
+    options = {"loss": f"{tmp_path}/mine.py:only_good", "minibatches": 1, "lr": 1e-3, "adam_eps": 1e-5}
+    settings, _, model_directory = prepared("whole", **options, max_tokens_per_microbatch=256)
+    expected = lead(settings, str(model_directory))["metrics"]
+    two = prepared("two", streaming=True, reduce_gradients="every_microbatch", **options)[1]
+    ended = run_ranks(model_directory, "train", (two, 2))
+    assert ended.returncode == 0, ended.stderr
+    assert_alike(json.loads(ended.stdout)["metrics"], expected)
+
+
 def copy_checkpoint(settings):
     """Let a run begin where two ranks have ended."""
     run = Path(settings.run_dir)

@@ -2,7 +2,8 @@
 
 Invariants: built-in losses are not wrapped; a loss of the user's is called once on made-up tokens before a
 run, so that what would fail at the first step fails before the first response; what it raises or answers
-wrongly later is a PluginError with file and line.
+wrongly later is a PluginError with file and line; it never sees a row without tokens; every row has a
+backward pass, whatever the loss made of it.
 """
 
 import inspect
@@ -16,7 +17,7 @@ from protocol.blame import shown, what, where, where_class
 from protocol.errors import ConfigError, PluginError
 from protocol.importing import load_object
 from protocol.settings import TrainerSettings
-from workers.trainer.losses import LOSSES, Loss, Tokens
+from workers.trainer.losses import LOSSES, Loss, TokenLoss, Tokens
 
 EXPECTED = (
     "a tensor with one number per token, shape [N] as `tokens.logprobs` has it, made from `tokens.logprobs`; "
@@ -36,7 +37,7 @@ def load_loss(name: str, settings: TrainerSettings, device: torch.device) -> Los
         _try_out(loss, _made_up(settings, device))
     except PluginError as error:
         raise ConfigError(str(error)) from error
-    return loss
+    return _for_any_row(loss)
 
 
 def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -65,6 +66,26 @@ def _try_out(loss: Loss, tokens: Tokens) -> None:
         raise _failure(
             f"the gradient of what {where(loss, error)} returned is {what(error)}", tokens
         ) from error
+
+
+def _for_any_row(function: Loss) -> Loss:
+    """The function, but 0 for a row without tokens, and for any row with a gradient, which may be 0.
+
+    FSDP sums gradients in the backward pass: it hangs if one rank's loss has none.
+    """
+
+    @wraps(function)
+    def loss(tokens: Tokens) -> TokenLoss | torch.Tensor:
+        logprobs_N = tokens.logprobs
+        nothing_N = torch.where(torch.isfinite(logprobs_N), logprobs_N, 0.0) * 0
+        if not len(logprobs_N):
+            return nothing_N
+        result = function(tokens)
+        if isinstance(result, tuple):
+            return TokenLoss(result[0] + nothing_N, result[1])
+        return result + nothing_N
+
+    return loss
 
 
 def _held(function: Any) -> Loss:
@@ -98,9 +119,9 @@ def _held(function: Any) -> Loss:
 
 
 def _failure(how: str, tokens: Tokens) -> PluginError:
-    count = len(tokens.logprobs)
+    count, responses = len(tokens.logprobs), len(tokens.sequences.unique())
     return PluginError(
-        f"trainer.loss: {how}. It was given {count} response tokens of {int(tokens.sequences.max()) + 1} "
+        f"trainer.loss: {how}. It was given {count} response tokens of {responses} "
         f"responses; expected {EXPECTED}. Mend the function."
     )
 

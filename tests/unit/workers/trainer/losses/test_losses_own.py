@@ -1,12 +1,14 @@
 """A loss of the user's is tried before a run, and its mistakes are blamed on its file and line."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from protocol.errors import ConfigError, PluginError
 from protocol.settings import TrainerSettings
+from workers.trainer.losses import policy_loss
 from workers.trainer.losses.own import _made_up, answer, load_loss
 
 CPU = torch.device("cpu")
@@ -70,6 +72,33 @@ def test_a_mistake_that_shows_later_ends_the_run_with_its_place(tmp_path):
     others = {name: getattr(tokens, name) for name in tokens.__slots__ if name not in more}
     with pytest.raises(PluginError, match=re.escape("later.py, line 5) raised AttributeError")):
         loss(type(tokens)(**more, **others))
+
+
+def test_a_row_for_which_the_loss_is_a_constant_has_a_gradient_of_0(tmp_path):
+    body = f"return tokens.advantages * 0 if tokens.advantages.max() > 5 else {GOOD[7:]}"
+    loss = load(tmp_path, body, "constant.py")
+    tokens = _made_up(TrainerSettings(), CPU)
+    lost_N = tokens.logprobs.detach().clone()
+    lost_N[2] = -torch.inf
+    lost_N.requires_grad_()
+    result = loss(replace(tokens, logprobs=lost_N, advantages=tokens.advantages + 5))
+    assert result.tolist() == [0.0] * 7
+    result.sum().backward()
+    assert lost_N.grad is not None
+    assert lost_N.grad.tolist() == [0.0] * 7
+    assert torch.equal(loss(tokens), -tokens.logprobs * tokens.advantages)
+
+
+def test_a_row_without_tokens_is_not_given_to_the_loss(tmp_path):
+    loss = load(tmp_path, "return -tokens.logprobs * tokens.advantages / tokens.advantages.max()", "max.py")
+    tokens = _made_up(TrainerSettings(), CPU)
+    parts = {name: getattr(tokens, name) for name in tokens.__slots__}
+    none = {name: part[:0] for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    found = policy_loss(type(tokens)(**{**parts, **none}), loss)
+    assert found.loss.item() == 0.0
+    found.loss.backward()
+    assert tokens.logprobs.grad is not None
+    assert tokens.logprobs.grad.tolist() == [0.0] * 7
 
 
 def test_the_reference_is_there_if_the_settings_say_so(tmp_path):
