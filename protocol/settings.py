@@ -49,8 +49,9 @@ class SamplingSettings(Section):
     """Keep tokens with at least this share of the most probable one's probability, after `top_p`; 0 keeps
     all. Trained as with `top_p`."""
     min_tokens: int = Field(default=0, ge=0)
-    """Draw no stop token, and look for no `stop` string, before a response has this many tokens. Trained as
-    with `top_p`: without the stop tokens there."""
+    """Draw no stop token, and look for no `stop` string, before a response has this many tokens; a string
+    that an earlier token completes does not count, then or later. Trained as with `top_p`: without the stop
+    tokens there."""
     stop: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
         default=(), max_length=16, strict=False
     )

@@ -1,10 +1,12 @@
 """Finds the strings of `rollout.sampling.stop` in what an engine samples, token by token.
 
 Invariant: only the response counts, whatever piece of it was sampled elsewhere; a string may begin in one
-token and end in another, and the token that completes it ends the response.
+token and end in another, and the token that completes it ends the response, if it is long enough by then.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
+from operator import eq
 from typing import Protocol
 
 from transformers import AutoTokenizer
@@ -35,8 +37,17 @@ class StopTexts:
             return False
         # a token is a byte or more of text, so the string lies in as many tokens as it has bytes
         longest = max(len(stop.encode()) for stop in sampling.stop) + SLACK_TOKENS
-        text = self._tokenizer.decode(list(tokens[-longest:]), clean_up_tokenization_spaces=False)
-        return any(stop in text for stop in sampling.stop)
+        window = list(tokens[-longest:])
+        text = self._decode(window)
+        found = [stop for stop in sampling.stop if stop in text]
+        if not found:
+            return False
+        # characters that were there before the last token, which may complete one of several
+        old = sum(takewhile(bool, map(eq, text, self._decode(window[:-1]))))
+        return any(text.find(stop, max(0, old - len(stop) + 1)) >= 0 for stop in found)
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
 
 
 def stop_texts(model_directory: str, *samplings: SamplingSettings) -> StopTexts | None:

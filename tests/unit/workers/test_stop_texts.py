@@ -52,6 +52,38 @@ def test_below_the_least_length_none_is_looked_for():
     assert [texts.ends([1] * count, sampling) for count in range(5)] == [False, False, False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("stop", "tokens", "end"),
+    [
+        ("a", [1, 2, 2, 2, 2], None),
+        ("a", [2, 1, 2, 2, 1, 2], 5),
+        ("</answer>", [3, 4, 5, 2, 2], None),
+        ("</answer>", [3, 4, 5, 3, 4, 6], 6),
+        ("</answer>", [2, 3, 4, 5], 4),
+        ("aa", [1, 1, 1, 1], 4),
+        ("aa", [1, 1, 2, 1], None),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 40])
+def test_a_string_that_was_complete_below_the_least_length_ends_nothing_later(stop, tokens, end, before):
+    texts, sampling = StopTexts(letters()), SamplingSettings(stop=(stop,), min_tokens=before + 4)
+    response = [7] * before + tokens
+    ends = [count for count in range(len(response) + 1) if texts.ends(response[:count], sampling)]
+    assert ends[:1] == ([] if end is None else [before + end])
+
+
+def test_a_token_that_completes_a_character_completes_the_string_that_it_ends():
+    class Bytes:
+        def decode(self, token_ids, *, clean_up_tokenization_spaces):
+            return bytes(token_ids).decode(errors="replace")
+
+    texts, tokens = StopTexts(Bytes()), list("a字b字".encode())
+    for least, end in ((0, 4), (5, 8)):
+        sampling = SamplingSettings(stop=("字",), min_tokens=least)
+        ends = [count for count in range(9) if texts.ends(tokens[:count], sampling)]
+        assert ends[0] == end
+
+
 def test_an_engine_ends_a_response_at_the_first_string_wherever_it_was_interrupted(tmp_path, directory):
     plain = settings(str(tmp_path), dtype="float32", forward="float32")
     added = [Generation((0, member, 0), [1, 2, 3], [], 60, member) for member in range(8)]
