@@ -7,7 +7,7 @@ stay at home.
 
 from typing import Annotated, Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from protocol.agents.settings import AgentSettings
 from protocol.algorithms import with_algorithm
@@ -17,6 +17,12 @@ from protocol.trainer.adapters import LoraSettings
 
 FASTEST_PROGRESS_S = 0.5  # with `rollout.progress_s: auto`
 FASTEST_STATUS_S, SLOWEST_STATUS_S = 0.1, 1.6  # with `rollout.status_s: auto`
+
+
+def _shares(betas: tuple[float, float]) -> tuple[float, float]:
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError("expected two numbers from 0 to below 1, such as [0.9, 0.95]")
+    return betas
 
 
 class ModelSettings(Section):
@@ -37,8 +43,8 @@ class SamplingSettings(Section):
     """The distribution that responses are drawn from, and that rollout_logprobs are of."""
 
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
-    """Divides the logits, of the engine and of the trainer alike, so any value above 0 is exact; 0 is greedy.
-    1 keeps the policy's own distribution."""
+    """Divides the logits, of the engine and of the trainer alike, so any value above 0 is exact; 0 is greedy,
+    which evaluation may be and the trainer refuses. 1 keeps the policy's own distribution."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Keep the smallest set of tokens with at least this probability; 1 keeps all. Below 1 the engine tells
     which tokens it kept, and the trainer trains the distribution over them, so importance weights stay right
@@ -190,8 +196,9 @@ class TrainerSettings(Section):
     towards those."""
     lr_end: float = Field(default=0.0, ge=0, le=1)
     """Share of `lr` that `linear` and `cosine` fall to."""
-    betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
-    """AdamW moments."""
+    betas: Annotated[tuple[float, float], AfterValidator(_shares)] = Field(default=(0.9, 0.95), strict=False)
+    """AdamW: how much of the running means of the gradient and of its square each step keeps, from 0 to below
+    1."""
     adam_eps: float = Field(default=1e-8, gt=0)
     """Added to the root of AdamW's second moment: larger damps weights whose gradients are tiny."""
     weight_decay: float = Field(default=0.0, ge=0)

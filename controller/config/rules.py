@@ -13,7 +13,7 @@ from controller.config.devices.one_device import colocation_problems
 from controller.config.evaluation import copies_problem
 from controller.config.models import Config
 from controller.config.reward_rules import reward_problems
-from protocol.algorithms import GROUP_BASELINES
+from protocol.algorithms import ALGORITHMS, GROUP_BASELINES, LOSSES
 from protocol.settings import TrainerSettings
 from strategies.presets import FIXED_BOUND
 
@@ -94,7 +94,7 @@ def _algorithm_problems(config: Config) -> Iterator[Problem]:
             f"is {group_size}, but {trainer.algorithm} compares the responses to one prompt with each other; "
             "give at least 2, or another trainer.baseline.",
         )
-    if trainer.advantage_scale == "group_std" and not is_grouped:
+    if trainer.advantage_scale == "group_std" and not is_grouped and not trainer.is_supervised:
         yield (
             ("trainer.advantage_scale", "trainer.baseline"),
             f"divides by the deviation of a group, but the baseline `{trainer.baseline}` is not the group's; "
@@ -147,7 +147,14 @@ def _streaming_problems(config: Config) -> Iterator[Problem]:
 
 
 def _sampling_problems(config: Config) -> Iterator[Problem]:
-    rollout, evaluation = config.rollout, config.evaluation
+    rollout, evaluation, trainer = config.rollout, config.evaluation, config.trainer
+    if rollout.sampling.temperature == 0 and trainer.engine == "fsdp" and not trainer.is_supervised:
+        yield (
+            ("rollout.sampling.temperature",),
+            "is 0, at which each response is the most probable one: there is no distribution whose logprobs "
+            "could be trained, and nothing to compare in a group. Give a temperature above 0; 1 keeps the "
+            "policy's own distribution. For greedy held-out answers set evaluation.sampling.temperature.",
+        )
     for name, sampling in (("rollout", rollout.sampling), ("evaluation", evaluation.sampling)):
         if sampling.min_tokens > rollout.max_response_tokens:
             yield (
@@ -170,6 +177,14 @@ def _supervised_problems(config: Config) -> Iterator[Problem]:
             "is sft, which has no policy that sampled the responses, so nothing can be said of how far it is "
             "away; leave kl_coefficient 0 and rejection none.",
         )
+    for key in ("baseline", "advantage_scale", "loss"):
+        value, own = getattr(trainer, key), ALGORITHMS["sft"][key]
+        if trainer.is_supervised and value != own and not (key == "loss" and value not in LOSSES):
+            yield (
+                (f"trainer.{key}", "trainer.algorithm"),
+                f"is {value}, but sft makes every response of the data likelier, with no reward or policy to "
+                f"compare it by; leave it {own}.",
+            )
 
 
 def _adapter_problems(config: Config) -> Iterator[Problem]:
