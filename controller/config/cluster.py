@@ -3,15 +3,41 @@
 Invariant: nothing here reaches a run; it only fills in the files that start one.
 """
 
+from typing import Any
+
 from pydantic import Field
 
 from protocol.settings import Section
+
+WORD = (r"[\w.,:+/-]*", "letters, digits, and `_.,:+/-`, without blanks")
+SHAPES: dict[str, tuple[str, str]] = {
+    "shared_dir": (
+        r"(/|~/)\S*|~",
+        "a path from the root of the file system, or from ~, without blanks, such as /shared",
+    ),
+    "time_limit": (r"([0-9]+-)?[0-9]+(:[0-9]{2}){0,2}", "a time as Slurm has it: 24:00:00 or 2-00:00:00"),
+    "partition": WORD,
+    "controller_partition": WORD,
+    "account": WORD,
+    "image": (r"[\w.:/@+-]+", "the name of an image, such as registry/staleflow:latest"),
+    "namespace": (
+        r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+        "letters of a to z, digits and `-`, at most 63, the first and the last no `-`",
+    ),
+    "storage_class": (r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?", "letters of a to z, digits, `-` and `.`"),
+}
+"""By key, what a cluster takes: all of the text matches the pattern (ASCII); and the same in words."""
+
+
+def _shaped(key: str, default: str) -> Any:
+    """A field whose shape editors know from the schema; what reads a configuration has a rule for it."""
+    return Field(default=default, json_schema_extra={"pattern": f"^({SHAPES[key][0]})$"})
 
 
 class ClusterSettings(Section):
     """What `launch.py render` asks of a cluster (docs/clusters.md); a run itself does not read it."""
 
-    shared_dir: str = Field(default="/shared", pattern=r"/\S*")
+    shared_dir: str = _shaped("shared_dir", "/shared")
     """Folder that all nodes mount at this path, for the run directory: checkpoints, and weights on their way
     to rollout workers."""
     port: int = Field(default=29500, ge=1024, le=65535)
@@ -34,19 +60,19 @@ class ClusterSettings(Section):
     """Memory of one trainer rank, in GiB; with FSDP, checkpoints are gathered on rank 0."""
     memory_gb_per_instance: int = Field(default=64, ge=1)
     """Memory of one rollout worker, in GiB."""
-    time_limit: str = Field(default="24:00:00", pattern=r"(\d+-)?\d+(:\d{2}){0,2}")
+    time_limit: str = _shaped("time_limit", "24:00:00")
     """Of a Slurm job, as Slurm writes it. The run goes on when its jobs are submitted again."""
-    partition: str = ""
+    partition: str = _shaped("partition", "")
     """Slurm partition of trainer and rollout; empty for the default one."""
-    controller_partition: str = ""
+    controller_partition: str = _shaped("controller_partition", "")
     """Slurm partition of the controller, which needs no GPU; empty for the default one."""
-    account: str = ""
+    account: str = _shaped("account", "")
     """Slurm account; empty for the default one."""
-    image: str = "staleflow:latest"
+    image: str = _shaped("image", "staleflow:latest")
     """Container image with this project in /app, and its dependencies, for Kubernetes."""
-    namespace: str = "default"
+    namespace: str = _shaped("namespace", "default")
     """Kubernetes namespace."""
-    storage_class: str = ""
+    storage_class: str = _shaped("storage_class", "")
     """Kubernetes storage class that many nodes may write to (ReadWriteMany); empty for the default one."""
     storage_gb: int = Field(default=500, ge=1)
     """Size of the shared volume, in GiB."""

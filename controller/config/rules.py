@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from controller.config.agents.agent_rules import agent_problems
+from controller.config.cluster import SHAPES
 from controller.config.data_rules import data_problems
 from controller.config.devices.one_device import colocation_problems
 from controller.config.evaluation import copies_problem
@@ -39,6 +40,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *reward_problems(config),
         *agent_problems(config),
         *colocation_problems(config),
+        *_cluster_problems(config),
     ]
 
 
@@ -335,6 +337,14 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
                 (f"evaluation.data.{name}.max_prompts",),
                 f"is 0, which is all, but {one.path!r} may never end; give a number.",
             )
+
+
+def _cluster_problems(config: Config) -> Iterator[Problem]:
+    """What in a script or a manifest would be another value, or several."""
+    for key, (pattern, expected) in SHAPES.items():
+        value: str = getattr(config.cluster, key)
+        if not re.fullmatch(pattern, value, re.ASCII):
+            yield (f"cluster.{key}",), f"is {value!r}; expected {expected}."
 
 
 def _is_loopback(host: str) -> bool:
