@@ -25,7 +25,8 @@ def render(
     ] = None,
 ) -> None:
     """Write the files that start the controller, trainer and rollout workers on Slurm or Kubernetes."""
-    files = RENDERERS[where](load_config(config, overrides or ()), config)
+    words = overrides or ()
+    files = RENDERERS[where](load_config(config, words), config, words)
     if output is None:
         for name, text in files.items():
             print(f"# ---- {name}\n{text}")

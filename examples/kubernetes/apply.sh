@@ -2,11 +2,9 @@
 # Starts the run ledger on Kubernetes. Call it from the project's folder; the keys are made once and stay here.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-keys="$here/keys"
-if [ ! -d "$keys" ]; then
-    python3 launch.py keygen "$keys" --role trainer --name ledger-trainer
-    python3 launch.py keygen "$keys" --role rollout --name ledger-rollout
-fi
+keys="$here/keys/ledger"
+[ -e "$keys"/ledger-trainer.key ] || python3 launch.py keygen "$keys" --role trainer --name ledger-trainer
+[ -e "$keys"/ledger-rollout.key ] || python3 launch.py keygen "$keys" --role rollout --name ledger-rollout
 secret() {
     kubectl create secret generic "$@" --namespace default --dry-run=client --output=yaml |
         kubectl apply --filename=-

@@ -3,14 +3,12 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python="${STALEFLOW_PYTHON:-.venv/bin/python}"
-if [ ! -d /shared/staleflow/keys ]; then
-    "$python" launch.py keygen /shared/staleflow/keys --role trainer --name ledger-trainer
-    "$python" launch.py keygen /shared/staleflow/keys --role rollout --name ledger-rollout
-fi
+[ -e /shared/staleflow/keys/ledger/ledger-trainer.key ] || "$python" launch.py keygen /shared/staleflow/keys/ledger --role trainer --name ledger-trainer
+[ -e /shared/staleflow/keys/ledger/ledger-rollout.key ] || "$python" launch.py keygen /shared/staleflow/keys/ledger --role rollout --name ledger-rollout
 "$python" launch.py check examples/cluster.yaml \
     run.dir=/shared/staleflow/runs \
     controller.bind=tcp://0.0.0.0:29500 \
-    controller.keys=/shared/staleflow/keys \
+    controller.keys=/shared/staleflow/keys/ledger \
     trainer.local=false \
     rollout.instances=0 \
     logging.console=plain

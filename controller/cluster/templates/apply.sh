@@ -2,12 +2,8 @@
 # Starts the run @@{name} on Kubernetes. Call it from the project's folder; the keys are made once and stay here.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-keys="$here/keys"
-if [ ! -d "$keys" ]; then
-    python3 launch.py keygen "$keys" --role trainer --name @@{name}-trainer
-    python3 launch.py keygen "$keys" --role rollout --name @@{name}-rollout
-fi
-@@{agent_key}
+keys="$here/keys/@@{name}"
+@@{keys_made}
 secret() {
     kubectl create secret generic "$@" --namespace @@{namespace} --dry-run=client --output=yaml |
         kubectl apply --filename=-
@@ -18,7 +14,5 @@ for grant in "$keys"/workers/*.json; do
 done
 secret @@{name}-server-key --from-file="$keys/server.key"
 secret @@{name}-admitted "${admitted[@]}"
-secret @@{name}-trainer-key --from-file=worker.key="$keys/@@{name}-trainer.key"
-secret @@{name}-rollout-key --from-file=worker.key="$keys/@@{name}-rollout.key"
-@@{agent_secret}
+@@{secrets}
 kubectl apply --filename="$here/staleflow.yaml"
