@@ -16,6 +16,9 @@ class ConfigError(StaleFlowError):
 class NoAnswer(ConfigError):
     """Nobody answers at an address; a controller that is being started again may do so later."""
 
+    EXIT_CODE = 75
+    """Of a worker that was given an endpoint: who started it may try again (EX_TEMPFAIL of sysexits.h)."""
+
 
 class RunError(StaleFlowError):
     """The run ended without success; the text names the first cause. Exit code 1."""

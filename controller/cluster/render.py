@@ -15,7 +15,6 @@ from controller.cluster.manifests import manifests_of
 from controller.cluster.names import require_slurm_names
 from controller.cluster.plan import (
     RENDEZVOUS_PORT,
-    RESTARTS,
     agents,
     key_of,
     ranks_per_node,
@@ -24,8 +23,11 @@ from controller.cluster.plan import (
     told,
 )
 from controller.config.models import Config
+from protocol.errors import NoAnswer
 
 TEMPLATES = Path(__file__).parent / "templates"
+LOOK_S = 20  # between two looks at the controller's job
+LOOKS = 2  # for it to leave the queue, or to be queued again, after a worker has left
 
 
 class _Sheet(Template):
@@ -47,9 +49,11 @@ def render_slurm(config: Config, path: str, overrides: Sequence[str] = ()) -> di
         "overrides": " \\\n    ".join(map(shlex.quote, told(config, keys, overrides))),
         "time_limit": cluster.time_limit,
         "port": cluster.port,
-        "restarts": RESTARTS,
         "rendezvous_port": RENDEZVOUS_PORT,
+        "no_answer": NoAnswer.EXIT_CODE,
     }
+    again = {"look_s": LOOK_S, "looks": LOOKS, "no_answer": NoAnswer.EXIT_CODE}
+    common["while_queued"] = _filled("while_queued.sh", again).removesuffix("\n")
     own: dict[str, dict[str, Any]] = {
         "controller": {"directives": _directives(config, cluster.controller_partition, gpus=0)},
         "trainer": {

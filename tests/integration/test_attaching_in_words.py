@@ -1,7 +1,9 @@
 """What a person reads who attaches a worker, or asks one to leave, by hand."""
 
 import argparse
+import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,21 @@ async def test_attaching_to_a_run_that_is_over_is_one_sentence_and_exit_code_2(t
     assert said.out == ""
     assert said.err.startswith(f"The run in {tmp_path} is over: All 10 train steps are made. Nobody can join")
     assert len(said.err.splitlines()) == 1, "no line of a log"
+
+
+async def test_one_whom_nobody_answers_at_an_endpoint_says_by_its_exit_code_that_it_may_try_again(
+    capsys,
+):
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as nobody:
+        address = f"tcp://127.0.0.1:{nobody.sockets[0].getsockname()[1]}"
+        options = argparse.Namespace(
+            address=address, role="rollout", name=None, overrides=[], key=None, parent=None
+        )
+        assert await serve(options) == NoAnswer.EXIT_CODE == os.EX_TEMPFAIL
+    assert capsys.readouterr().err.startswith(f"The controller at {address} refused this worker")
 
 
 def test_so_is_draining_a_worker_of_it(tmp_path, capsys):

@@ -1,12 +1,13 @@
 """The main of every worker process: `python -m workers.host ADDRESS --role rollout --name NAME`.
 
-Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its WorkerFailed says why), 2 if
-it could not attach; the first SIGINT or SIGTERM hands everything back and leaves, the second ends the process
-at once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
-controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches
-there again; a rollout worker goes on generating meanwhile and hands over what it has, a trainer starts over
-as one that was started again would, with all its ranks, which end with rank 0. One that the controller
-started ends with it; a local rollout worker leaves what it has to its successor.
+Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its WorkerFailed says why), 75 if
+nobody answered at an endpoint, which may be another by then, 2 if it could not attach for another reason; the
+first SIGINT or SIGTERM hands everything back and leaves, the second ends the process at once; only the
+packages that the role needs are imported. A worker that was attached by hand outlives its controller: it
+looks for one at the same address until `controller.reattach_s` have passed, and attaches there again; a
+rollout worker goes on generating meanwhile and hands over what it has, a trainer starts over as one that was
+started again would, with all its ranks, which end with rank 0. One that the controller started ends with it;
+a local rollout worker leaves what it has to its successor.
 """
 
 import argparse
@@ -121,7 +122,7 @@ async def serve(options: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
         else:
             logger.error("%s", error)
-        code = 2
+        code = NoAnswer.EXIT_CODE if isinstance(error, NoAnswer) and "://" in options.address else 2
     except (LinkClosed, asyncio.CancelledError) as error:
         logger.info("Leaving before the work began: %s", error or "a signal came.")
         code = 0
