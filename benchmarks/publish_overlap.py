@@ -121,6 +121,7 @@ async def measure(options: argparse.Namespace, directory: str) -> dict[str, list
         rollout=RolloutSettings(), weights=WeightsSettings(directory=directory),
         trainer=TrainerSettings(max_tokens_per_microbatch=1024, minibatches=1),
     )  # fmt: skip
+    (Path(directory) / "config.yaml").touch()  # which the controller of a run has written
     link: Any = Loop()
     worker, delay, version = TrainerWorker(settings, directory), Delay(), 0
     running = asyncio.create_task(worker.run(link))

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
 
-from protocol.errors import RunError
+from protocol.errors import ConfigError, RunError
 from workers.models.parts import TensorPart
 from workers.trainer.saved.shares import Share, Shares, stream, write_shares
 
@@ -34,6 +35,8 @@ CHUNK_BYTES = 4 << 20
 NAME = re.compile(r"step_[0-9]{1,18}")
 ADAPTER_CONFIG = "adapter_config.json"
 MODEL_CONFIGS = ("config.json", "generation_config.json")  # an adapter's model has its own
+OF_THE_CONTROLLER = "config.yaml"  # in every run directory before anybody can attach
+SEEN_S = 60.0  # by when a file system over a network shows what another host has made
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
 
 
@@ -51,6 +54,26 @@ class Among(NamedTuple):
 
 
 ALONE = Among()
+
+
+def require_run_directory(path: Path) -> None:
+    """Wait until the run directory is seen to be the controller's; before anything is written to it.
+
+    Raises: ConfigError if it is another one, on a disk of this host alone: what is saved there, the run loses
+    with the host.
+    """
+    file, deadline = path / OF_THE_CONTROLLER, time.monotonic() + SEEN_S
+    if not file.exists():
+        log.warning("%s is not to be seen; it is looked for for %g s.", file, SEEN_S)
+    while not file.exists():
+        if time.monotonic() >= deadline:
+            raise ConfigError(
+                f"There is no {file}, which the controller has written: the run directory of this host is "
+                "another one, and a checkpoint in it would be lost to the run. Expected a file system that "
+                "controller and trainer share, at the same path on both: set run.dir to a folder on one "
+                "(cluster.shared_dir, if `launch.py render` wrote the files)."
+            )
+        time.sleep(1.0)
 
 
 def aside_of(directory: Path, policy_version: int) -> Path:

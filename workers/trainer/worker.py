@@ -49,7 +49,7 @@ from protocol.messages import (
 from protocol.plain_text import plain_line
 from protocol.settings import WorkerSettings, load_settings
 from workers.link.link import Link, LinkClosed
-from workers.trainer.checkpoints import newest_checkpoint, remove_cut_off
+from workers.trainer.checkpoints import newest_checkpoint, remove_cut_off, require_run_directory
 from workers.trainer.interface import (
     BackgroundCheckpoints,
     CorrectingTrainer,
@@ -137,6 +137,7 @@ class TrainerWorker:
 
     async def _get_ready(self, link: Link, stack: AsyncExitStack) -> None:
         stack.callback(self._thread.shutdown, wait=False)
+        await self._in_thread(require_run_directory, Path(self._settings.run_dir))
         await self._in_thread(share_settings, self._settings)
         self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
         self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)

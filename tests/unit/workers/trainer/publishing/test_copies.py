@@ -139,6 +139,7 @@ async def test_the_worker_trains_while_a_version_is_copied(settings, model_direc
         lambda trainer, copied: hold_weights(trainer, lambda: (may_copy.release(), copied())),
     )
     options = settings().model_copy(update={"weights": WeightsSettings(directory=str(tmp_path))})
+    (tmp_path / "config.yaml").touch()
     link, worker = TrainerLink(), TrainerWorker(options, str(model_directory))
     running = asyncio.create_task(worker.run(link))
     await link.hear(Ready)
