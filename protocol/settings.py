@@ -5,6 +5,7 @@ range, why its default is what it is, and what changing it does. `controller.con
 stay at home.
 """
 
+import ipaddress
 from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, Field, model_validator
@@ -318,6 +319,19 @@ class TrainerSettings(Section):
         return self.algorithm == "sft"
 
 
+def network_of(said: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """The network of which a host is told to take its own address; that of one address, if it is told that.
+
+    None if it is neither, or an address that no single host has: any (`0.0.0.0`, `::`), a group, or all.
+    """
+    try:
+        network = ipaddress.ip_network(said, strict=False)
+    except ValueError:
+        return None
+    is_nobodys = network.is_unspecified or network.is_multicast or said == "255.255.255.255"
+    return None if network.num_addresses == 1 and is_nobodys else network
+
+
 class WeightsSettings(Section):
     """Policy versions on their way from the trainer to the engines; see docs/weights.md."""
 
@@ -328,7 +342,8 @@ class WeightsSettings(Section):
     """Address at which workers hand versions to other hosts: one address, which counts on the host that has
     it, or a network such as `10.0.0.0/16`, of which every host takes its own. Empty: the address of
     `controller.bind` on the controller's host, elsewhere that from which the worker reaches the controller. A
-    worker may have its own: `weights.host=...` after `launch.py attach`, or STALEFLOW_ADDRESS."""
+    worker may have its own: `weights.host=...` after `launch.py attach`, or STALEFLOW_ADDRESS. Names of hosts
+    and devices are refused, and what no single host has, such as `0.0.0.0`."""
     fan_out: int = Field(default=2, ge=1, le=64)
     """Hosts that get a version from the same source; what a host has, it hands on. 2 keeps the trainer's link
     at twice the size of a version, however many hosts there are; 1 is a chain."""

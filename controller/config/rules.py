@@ -15,7 +15,7 @@ from controller.config.evaluation import copies_problem
 from controller.config.models import Config
 from controller.config.reward_rules import reward_problems
 from protocol.algorithms import ALGORITHMS, GROUP_BASELINES, LOSSES
-from protocol.settings import TrainerSettings
+from protocol.settings import TrainerSettings, network_of
 from strategies.presets import FIXED_BOUND
 
 Problem = tuple[tuple[str, ...], str]
@@ -40,6 +40,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *reward_problems(config),
         *agent_problems(config),
         *colocation_problems(config),
+        *_weights_problems(config),
         *_cluster_problems(config),
     ]
 
@@ -337,6 +338,17 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
                 (f"evaluation.data.{name}.max_prompts",),
                 f"is 0, which is all, but {one.path!r} may never end; give a number.",
             )
+
+
+def _weights_problems(config: Config) -> Iterator[Problem]:
+    """What no host could have as its address, so that all would silently announce another."""
+    host = config.weights.host
+    if host and network_of(host) is None:
+        yield (
+            ("weights.host",),
+            f"is {host!r}; expected the address of a host, such as 10.0.0.7, or a network, such as "
+            "10.0.0.0/16, of which every host takes its own. Names of hosts and devices are not looked up.",
+        )
 
 
 def _cluster_problems(config: Config) -> Iterator[Problem]:

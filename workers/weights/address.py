@@ -14,12 +14,12 @@ import socket
 from typing import NamedTuple
 
 from protocol.errors import ConfigError
+from protocol.settings import network_of
 from protocol.wire.endpoints import is_loopback
 
 VARIABLE = "STALEFLOW_ADDRESS"
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = "192.0.2.1"  # of no host; the way to it is the way out
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Announced(NamedTuple):
@@ -70,9 +70,8 @@ def require_own(said: str, *, source: str) -> str:
 
 def _own(said: str) -> str | None:
     """This host's address in a network, or the address itself; None if the host has none."""
-    try:
-        network = ipaddress.ip_network(said, strict=False)
-    except ValueError:
+    network = network_of(said)
+    if network is None:
         return None
     if network.num_addresses == 1:
         found = str(network.network_address)

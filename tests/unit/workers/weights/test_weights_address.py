@@ -53,7 +53,7 @@ def test_the_environment_comes_before_all_and_must_be_this_hosts(monkeypatch):
     monkeypatch.setenv(VARIABLE, "127.0.0.5")
     assert address_to_announce(LOCAL, is_private=True, wanted="127.0.0.3").host == "127.0.0.5"
     assert address_to_announce(LOCAL, is_private=False).host == "127.0.0.1"  # nobody else may have them
-    for wrong in ("198.51.100.7", "198.51.100.0/24", "node7"):
+    for wrong in ("198.51.100.7", "198.51.100.0/24", "node7", "0.0.0.0", "::", "224.0.0.1"):
         monkeypatch.setenv(VARIABLE, wrong)
         with pytest.raises(ConfigError, match=f"{VARIABLE} is '{wrong}', which is no address of this host"):
             address_to_announce(LOCAL, is_private=True)
@@ -64,6 +64,8 @@ def test_a_worker_may_have_its_own():
     assert Overrides("trainer", ["weights.host=127.0.0.4"])(settings).weights.host == "127.0.0.4"
     with pytest.raises(ConfigError, match=r"weights\.host is '198\.51\.100\.7', which is no address"):
         Overrides("rollout", ["weights.host=198.51.100.7"])
+    with pytest.raises(ConfigError, match=r"weights\.host is '0\.0\.0\.0', which is no address"):
+        Overrides("rollout", ["weights.host=0.0.0.0"])
     with pytest.raises(ConfigError, match="not something that a reward worker can have"):
         Overrides("reward", ["weights.host=127.0.0.4"])
 
