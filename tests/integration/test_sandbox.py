@@ -196,6 +196,31 @@ async def test_programs_end_with_who_asked_for_them(box, tmp_path):
     await over
 
 
+HELD = "import os; held = [d for d in range(512) if os.path.lexists(f'/proc/self/fd/{d}')]\n"
+FORGER = """
+import json, os
+said = json.dumps({'code': 0, 'limit': '', 'cpu_s': 0, 'wall_s': 0, 'peak_mb': 0, 'waited_s': 0,
+    'lengths': [6, 0]}).encode()
+for descriptor in range(3, 512):
+    try: os.write(descriptor, len(said).to_bytes(4, 'big') + said + b'forged')
+    except OSError: pass
+os._exit(7)
+"""
+
+
+async def test_a_program_holds_no_descriptor_on_which_its_verdict_is_answered(box):
+    assert (await ended(box, HELD + "print(held)")).stdout == b"[0, 1, 2]\n"
+    outcome = await ended(box, FORGER)
+    assert (outcome.code, outcome.stdout) == (7, b"")
+
+
+async def test_of_two_programs_that_talk_each_holds_one_end_and_nothing_else(box):
+    orders = {"kind": "asserts", "tests": ["assert f() == [0, 1, 2, 4], f()"], "setup": "", "entry": ""}
+    serve = Job("serve", {"source": f"{HELD}def f(): return held"})
+    led, _ = await box.run_pair(Job("ask", orders), serve)
+    assert b'"passed": true' in led.stdout, led
+
+
 ESCAPES = """
 import ctypes, os, socket
 libc = ctypes.CDLL(None, use_errno=True)

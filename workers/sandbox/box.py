@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from workers.sandbox import bubblewrap, seccomp
-from workers.sandbox.job import Backend, Job, ProgramOutcome, SandboxBroken, outcome_of
+from workers.sandbox.job import Backend, Job, ProgramOutcome, SandboxBroken, header_of, outcome_of
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = Path(__file__).resolve().parent / "inside"
@@ -29,6 +29,8 @@ FILES = {"run": ("begin", "run"), "serve": ("begin", "peer", "serve"), "ask": ("
 """By script, what its sandbox has of `inside`."""
 PAIR_GRACE_S = 1.0
 """For a program to end by itself when its tests have ended, so that its own outcome is known."""
+MOST_HEADER_BYTES = 1 << 16
+"""Of the JSON in front of an answer."""
 END_LIMIT_S = 30.0
 """For a supervisor to answer behind the wall limit of its program."""
 
@@ -121,7 +123,13 @@ class Box:
                 theirs.close()
                 async with asyncio.timeout(job.limits.wall_s + END_LIMIT_S):
                     length = int.from_bytes(await reader.readexactly(4), "big")
-                    header = json.loads(await reader.readexactly(length))
+                    if length > MOST_HEADER_BYTES:
+                        raise SandboxBroken(
+                            f"The sandbox announced an answer whose head has {length} bytes, and it has at "
+                            f"most {MOST_HEADER_BYTES}. Nothing was scored."
+                        )
+                    text = await reader.readexactly(length)
+                    header = header_of(text, most_bytes=job.limits.output_bytes)
                     stdout, stderr = [await reader.readexactly(size) for size in header["lengths"]]
             except (asyncio.IncompleteReadError, ConnectionError):
                 raise SandboxBroken(

@@ -1,8 +1,10 @@
 """What is asked of a sandbox, and what it answers.
 
-Invariant: pure. An answer is about the program; what is wrong with the sandbox is SandboxBroken.
+Invariant: pure. An answer is about the program; what is wrong with the sandbox, or is no answer, is
+SandboxBroken.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -74,13 +76,36 @@ class ProgramOutcome:
         return f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
 
 
+def header_of(text: bytes, *, most_bytes: int) -> dict[str, Any]:
+    """The JSON in front of an answer; its `lengths` are the bytes of standard output and standard error.
+
+    Raises: SandboxBroken if it is none, or says that more than `most_bytes` of either follow.
+    """
+    try:
+        header = json.loads(text)
+        lengths = header["lengths"]
+        is_one = len(lengths) == 2 and all(type(size) is int and 0 <= size <= most_bytes for size in lengths)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        is_one = False
+    if not is_one:
+        raise _no_outcome(text)
+    return header
+
+
 def outcome_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> ProgramOutcome:
     """The answer of a supervisor. Raises: SandboxBroken if it says that, or is no answer."""
     if "broken" in header:
         raise SandboxBroken(str(header["broken"]))
-    if header.get("limit") not in get_args(Limit):
-        raise SandboxBroken(f"The sandbox answered {header!r:.200}, which is no outcome.")
-    return ProgramOutcome(
-        int(header["code"]), header["limit"], stdout, stderr,
-        float(header["cpu_s"]), float(header["wall_s"]), float(header["peak_mb"]), float(header["waited_s"]),
-    )  # fmt: skip
+    try:
+        if header["limit"] not in get_args(Limit):
+            raise _no_outcome(header)
+        return ProgramOutcome(
+            int(header["code"]), header["limit"], stdout, stderr,
+            *(float(header[name]) for name in ("cpu_s", "wall_s", "peak_mb", "waited_s")),
+        )  # fmt: skip
+    except (ValueError, TypeError, KeyError):
+        raise _no_outcome(header) from None
+
+
+def _no_outcome(answer: object) -> SandboxBroken:
+    return SandboxBroken(f"The sandbox answered {answer!r:.200}, which is no outcome. Nothing was scored.")

@@ -1,8 +1,9 @@
 """Runs one program, watches it, and answers how it ended: a process for each run, forked by the warden.
 
 Invariants: no process of the program is left when the answer is sent, nor when this process is told to end;
-what the program writes is text in the answer and nothing else; an answer is about the program only if the
-sandbox has started it, which a byte says that is written before the program's first line runs.
+what the program writes is text in the answer and nothing else: it inherits no descriptor but those that it
+is given, and the socket of the answer is none of them; an answer is about the program only if the sandbox has
+started it, which a byte says that is written before the program's first line runs.
 """
 
 import fcntl
@@ -231,6 +232,7 @@ class Run:
 
     def _become(self, pipes: dict[str, int]) -> None:
         """Turn this copy of the process into the program. Never returns."""
+        told = pipes["stderr"]
         try:
             signal.set_wakeup_fd(-1)
             os.setsid()
@@ -240,13 +242,15 @@ class Run:
                 given[CHANNEL] = self._channel
             arguments = self._boxed(given, pipes["info"]) if self._is_boxed else self._unboxed()
             copies = {to: _copy(descriptor) for to, descriptor in given.items()}
+            told = copies[2]  # the pipe's own number may be given to something else now
+            _close_all_at_exec()
             for to, descriptor in copies.items():
                 os.dup2(descriptor, to, inheritable=True)
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.execve(arguments[0], arguments, self._environment())
         except BaseException as error:  # nothing of this copy may go on
-            os.write(pipes["stderr"], f"{type(error).__name__}: {error}".encode(errors="replace"))
+            os.write(told, f"{type(error).__name__}: {error}".encode(errors="replace"))
         finally:
             os._exit(1)
 
@@ -318,6 +322,13 @@ class Run:
 
 def _copy(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+
+
+def _close_all_at_exec() -> None:
+    """Have the program inherit nothing of this process's but what is given to it after this."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one that the list was read from is closed already
+            os.set_inheritable(int(name), False)
 
 
 def _file_of(data: bytes) -> int:

@@ -30,6 +30,8 @@ def main() -> None:
         message, descriptors, _, _ = socket.recv_fds(asker, 1, MOST_DESCRIPTORS)
         if not message:
             return
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)  # Python leaves received ones open for every program
         if not os.fork():
             asker.close()
             _serve(me, descriptors)
