@@ -4,9 +4,9 @@
         async for step in controller.train():
             print(step.policy_version, step.metrics["reward/mean"])
 
-Invariants: leaving the block, however it is left, ends the run and every process that it started; what made a
-run fail is raised once, as RunError (ConfigError if it was the user's data or settings), by `train` or else
-at the exit.
+Invariants: leaving the block, however it is left, ends the run and every process that it started but the one
+that forks workers: that waits a minute for the next run of this program; what made a run fail is raised once,
+as RunError (ConfigError if it was the user's data or settings), by `train` or else at the exit.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import sys
 import sysconfig
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -88,11 +89,13 @@ class Controller:
         self.config, roots = _with_callables(config, reward=reward, agent=agent)
         """The configuration, with `reward` and `agent` in their places."""
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
+        self._is_read = False  # whether somebody waits for the next step
         self.evaluations: list[dict[str, Any]] = []
         """The lines of evaluations.jsonl that this controller has written."""
         self._on_evaluation = forgiven(on_evaluation or (lambda line: None))
         self._on_warning = forgiven(on_warning or (lambda text: None))
         self._run: asyncio.Task[None] | None = None
+        self._of_run = copy_context()  # once entered: what is logged in it is of this run
         self._beside = AsyncExitStack()  # what looks at the run from a process of its own
         self._is_raised = False
         self._shell = Shell(
@@ -115,6 +118,7 @@ class Controller:
                 "each `async with`: it goes on with a run that is not finished."
             )
         await self._shell.open()
+        self._of_run = copy_context()
         await self._beside.enter_async_context(
             exports_beside(self._shell.directory.path, self.config, on_warning=self._on_warning)
         )
@@ -139,20 +143,33 @@ class Controller:
     async def train(self) -> AsyncIterator[Step]:
         """The train steps as they are done, to the end of the run.
 
-        Raises: RunError with the first cause; RuntimeError if nothing has begun.
+        Each step comes once: a later call goes on where an earlier one was left. Raises: RunError with the
+        first cause; RuntimeError if nothing has begun, or while another task waits for a step of this run.
         """
         self._entered("train()")
-        while (step := await self._steps.get()) is not None:
+        while (step := await self._next_step()) is not None:
             yield step
         self._steps.put_nowait(None)  # a later call ends at once
         self._raise_failure()
+
+    async def _next_step(self) -> Step | None:
+        if self._is_read:
+            raise RuntimeError(
+                "Two tasks read train() of one Controller at once, and each step comes once. Expected one "
+                "reader: let it hand the steps on."
+            )
+        self._is_read = True
+        try:
+            return await self._steps.get()
+        finally:
+            self._is_read = False
 
     def stop(self, reason: str) -> None:
         """End the run in good order: the step that is being made is finished and a checkpoint saved.
 
         Raises: RuntimeError if it has not begun.
         """
-        self._entered("stop()").request_stop(reason)
+        self._of_run.run(self._entered("stop()").request_stop, reason)
 
     @property
     def has_begun(self) -> bool:

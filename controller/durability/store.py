@@ -19,6 +19,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from threading import Event as Signal
 from threading import Thread
@@ -110,7 +111,8 @@ class LogFolder:
         if size < FOLD_BYTES:
             return
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="log of run.db", daemon=True)
+            of_run = copy_context()  # what it logs is of this run
+            self._thread = Thread(target=of_run.run, args=[self._run], name="log of run.db", daemon=True)
             self._thread.start()
         self._wanted.set()
 

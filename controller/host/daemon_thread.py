@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -30,5 +31,6 @@ async def in_daemon_thread(call: Callable[[], Result]) -> Result:
         with suppress(RuntimeError):  # the loop is closed: the run ended while the source was blocked
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=work, name="prompts", daemon=True).start()
+    of_caller = copy_context()  # what is logged in it is of the caller's run
+    threading.Thread(target=of_caller.run, args=[work], name="prompts", daemon=True).start()
     return await answer

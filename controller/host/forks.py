@@ -1,8 +1,8 @@
 """The controller's side of the fork server: worker processes that need not import torch again.
 
 Invariants: one server per controller process, started when a run first asks for it and kept for those that
-follow; each run has a socket of its own, with which its processes end; what the server cannot do is told as
-`ForkServerLost`, and is done without it.
+follow; it ends by itself a minute after the last one, and with the process; each run has a socket of its own,
+with which its processes end; what the server cannot do is told as `ForkServerLost`, and is done without it.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
 """logs/controller.log of a run, which only the run's user may read: it quotes prompts and responses."""
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import ContextVar
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -16,17 +18,34 @@ class OwnersLog(logging.FileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)
 
 
+_run_of_context: ContextVar[object] = ContextVar("run of this log", default=None)
+_logs: dict[object, OwnersLog] = {}
+"""Of the runs of this process that go on, each by what its context has."""
+
+
 def log_to_file(path: Path, *, level: str, stack: ExitStack) -> None:
     """Write what the controller logs to this file too, until `stack` closes.
 
-    So are the stacks that a signal asks for.
+    The caller's context is this run's from now on, and so is what begins in a copy of it: tasks, callbacks,
+    `asyncio.to_thread`. What another run of this process logs is left out; what is of no run is in the log of
+    each. Stacks that a signal asks for are in the log of the run that began last.
     """
-    handler = OwnersLog(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger("staleflow")
-    root.setLevel(level.upper())
-    root.addHandler(handler)
+    handler, run = OwnersLog(path), object()
     stack.callback(handler.close)
-    stack.callback(root.removeHandler, handler)
-    if (forget := dump_on_signal(handler.stream)) is not None:
-        stack.callback(forget)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(level.upper())
+    handler.addFilter(lambda _: (current := _run_of_context.get()) is run or current not in _logs)
+    _logs[run] = handler
+    _run_of_context.set(run)
+    root = logging.getLogger("staleflow")
+    root.setLevel(min(log.level for log in _logs.values()))
+    root.addHandler(handler)
+    stack.callback(_leave, run, dump_on_signal(handler.stream))
+
+
+def _leave(run: object, forget: Callable[[], object] | None) -> None:
+    logging.getLogger("staleflow").removeHandler(_logs.pop(run))
+    if forget is not None and _logs:
+        dump_on_signal(list(_logs.values())[-1].stream)
+    elif forget is not None:
+        forget()
