@@ -124,6 +124,80 @@ async def test_a_limit_ends_a_program_and_says_its_name(box, name):
     assert not left_over(), "something of the program was left"
 
 
+SOCKETS = {
+    "pairs in several processes": """
+import os, socket, time
+for number in range(4):
+    if not os.fork(): break
+held = [one for pair in range(58) for one in socket.socketpair()]
+for one in held:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    one.setblocking(False)
+    try:
+        while True: one.send(bytes(65536))
+    except BlockingIOError: pass
+time.sleep(999)
+""",
+    "closed ones that nobody has accepted": """
+import socket
+there = socket.socket(socket.AF_UNIX)
+there.bind('\\0here')
+there.listen(4096)
+while True:
+    one = socket.socket(socket.AF_UNIX)
+    one.connect('\\0here')
+    one.setblocking(False)
+    try:
+        while True: one.send(bytes(65536))
+    except BlockingIOError: pass
+    one.close()
+""",
+    "connections over the loopback": """
+import socket, time
+there = socket.create_server(('127.0.0.1', 0), backlog=4096)
+held = []
+for number in range(60):
+    one = socket.create_connection(there.getsockname())
+    one.setblocking(False)
+    held.append(one)
+    try:
+        while True: one.send(bytes(65536))
+    except BlockingIOError: pass
+time.sleep(999)
+""",
+}
+
+
+@pytest.mark.parametrize("name", SOCKETS)
+async def test_memory_of_sockets_is_counted(bubblewrap, name):
+    assert (await ended(bubblewrap, SOCKETS[name], memory_mb=128, wall_s=60)).limit == "memory"
+
+
+async def test_sockets_that_libraries_use_work_under_bubblewrap(bubblewrap):
+    source = (
+        "import asyncio, multiprocessing, socket\n"
+        "async def main():\n"
+        "  def serve(reader, writer): writer.write(b'served'); writer.close()\n"
+        "  server = await asyncio.start_server(serve, '127.0.0.1', 0)\n"
+        "  reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())\n"
+        "  print(await reader.read())\n"
+        "asyncio.run(main())\n"
+        "one, other = multiprocessing.Pipe()\n"
+        "one.send([1]); print(other.recv())\n"
+        "tcp = socket.socket()\n"
+        "tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 600)\n"
+        "print(tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) == 600)\n"
+        "pair = socket.socketpair()\n"
+        "pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)\n"
+        "before = pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)\n"
+        "pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\n"
+        "print(pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),\n"
+        "  pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before)\n"
+    )
+    outcome = await ended(bubblewrap, source)
+    assert outcome.stdout.decode().splitlines() == ["b'served'", "[1]", "True", "1 True"], outcome
+
+
 async def test_a_fork_bomb_that_ignores_refusals_ends_with_its_time(box):
     source = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
     outcome = await ended(box, source, cpu_s=1.0, wall_s=3.0)

@@ -25,7 +25,8 @@ class ProgramLimits:
     """Seconds of CPU, of all its processes together."""
     wall_s: float = 30.0
     memory_mb: int = 1024
-    """Of one process: address space. Of all together: resident memory, each shared page counted once."""
+    """Of one process: address space. Of all together: resident memory, each shared page counted once, and
+    under bubblewrap what their sockets may hold."""
     processes: int = 32
     """Processes and threads side by side."""
     output_bytes: int = 4 << 20
@@ -59,7 +60,7 @@ class ProgramOutcome:
     cpu_s: float = 0.0
     wall_s: float = 0.0
     peak_mb: float = 0.0
-    """Most resident memory that was seen."""
+    """Most memory that was seen, counted as for `memory_mb` of all together."""
     waited_s: float = 0.0
     """Seconds for which it could have run, and had no core to run on."""
 

@@ -1,8 +1,10 @@
 """The filter of system calls for programs under bubblewrap.
 
-It leaves no way to memory that the limits do not count, and none out of the empty network.
+It leaves no way out of the empty network, and keeps what sockets hold as small as their number says: that is
+what the supervisor counts.
 
-Invariant: pure. Refused calls answer with an error, as on a kernel that lacks them.
+Invariant: pure. Refused calls answer with an error, as on a kernel that lacks them; those for larger buffers
+of a socket succeed and do nothing, as where the kernel allows no more.
 """
 
 import struct
@@ -20,21 +22,25 @@ REFUSED = {
     "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": (438, 438),
     "pivot_root": (155, 41), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "ptrace": (101, 117), "request_key": (249, 218), "setns": (308, 268), "shmget": (29, 194),
-    "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
+    "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
 }  # fmt: skip
-"""Number on x86_64, and on aarch64. Memory of memfd_create, shmget, msgget and mq_open is counted nowhere;
-clone3 has its flags in memory, where a filter cannot read them: libraries fall back to clone."""
+"""Number on x86_64, and on aarch64. Memory of memfd_create, shmget, msgget, mq_open and vmsplice is counted
+nowhere; clone3 has its flags in memory, where a filter cannot read them: libraries fall back to clone."""
 CLONE = (56, 220)
 SOCKET = (41, 198)
 SOCKETPAIR = (53, 199)
+SETSOCKOPT = (54, 208)
+SOL_SOCKET = 1
+BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both with FORCE
 NEW_NAMESPACES = 0x7E020000  # cgroup, uts, ipc, user, pid, net and mount: in the flags of clone
 FAMILIES = (1, 2, 10)  # unix, and the Internet's, of which there is none: others (vsock) reach a host
 X32 = 0x40000000
 
-ALLOW, KILL = 0x7FFF0000, 0x80000000
+ALLOW, KILL, DO_NOTHING = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, ENOSYS = 0x00050001, 0x00050026  # SECCOMP_RET_ERRNO | errno
 LOAD, EQUAL, GREATER_EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, MACHINE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+NUMBER, MACHINE = 0, 4  # offsets in struct seccomp_data
+FIRST_ARGUMENT, SECOND_ARGUMENT, THIRD_ARGUMENT = 16, 24, 32
 
 
 def filter_for(machine: str) -> bytes:
@@ -63,5 +69,14 @@ def filter_for(machine: str) -> bytes:
         code += [(EQUAL, 0, 3 + len(FAMILIES), numbers[column]), (LOAD, 0, 0, FIRST_ARGUMENT)]
         code += [(EQUAL, len(FAMILIES) - index, 0, family) for index, family in enumerate(FAMILIES)]
         code += [(RETURN, 0, 0, EPERM), (RETURN, 0, 0, ALLOW)]
+    code += [
+        (EQUAL, 0, 5 + len(BUFFER_SIZES), SETSOCKOPT[column]),
+        (LOAD, 0, 0, SECOND_ARGUMENT),
+        (EQUAL, 0, 1 + len(BUFFER_SIZES), SOL_SOCKET),
+        (LOAD, 0, 0, THIRD_ARGUMENT),
+        *((EQUAL, len(BUFFER_SIZES) - index, 0, size) for index, size in enumerate(BUFFER_SIZES)),
+        (RETURN, 0, 0, ALLOW),
+        (RETURN, 0, 0, DO_NOTHING),
+    ]
     code.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)

@@ -25,7 +25,7 @@ from workers.link.descendants import adopt_orphans
 from workers.link.parent import die_with_parent
 from workers.sandbox import bubblewrap
 from workers.sandbox.job import ProgramLimits
-from workers.sandbox.usage import all_in, below, proportional_mb, tasks_of, usage_of, waited_s
+from workers.sandbox.usage import all_in, below, proportional_mb, sockets_mb, tasks_of, usage_of, waited_s
 from workers.sandbox.users import claim_user, gain_no_privileges
 
 SAMPLE_S = {"bubblewrap": 0.02, "limits": 0.05}
@@ -170,6 +170,8 @@ class Run:
         resident_mb = used.resident_mb
         if resident_mb > self._limits.memory_mb and len(processes) > 1:  # forked processes share pages
             resident_mb = proportional_mb(self._processes, processes) or resident_mb
+        if self._is_boxed and processes:  # in a network of its own
+            resident_mb += sockets_mb(self._processes, processes[0][0])
         self._peak_mb = max(self._peak_mb, resident_mb)
         self._waited_s = max(self._waited_s, waited_s(self._processes, processes))
         if resident_mb > self._limits.memory_mb:

@@ -4,6 +4,7 @@ Invariant: a process that ends while it is read counts as nothing.
 """
 
 import os
+import socket
 from collections import defaultdict
 from contextlib import suppress
 from typing import NamedTuple
@@ -93,6 +94,32 @@ def proportional_mb(folder: int, processes: list[list[str]]) -> float:
     """Resident memory, each shared page counted once; the kernel takes milliseconds for it."""
     lines = [line for status in processes for line in _read(folder, f"{status[0]}/smaps_rollup").splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / KB_OF_MB
+
+
+def sockets_mb(folder: int, process: str) -> float:
+    """Most that the sockets of the process's network hold, closed ones with data under way among them.
+
+    Each counts as what it may hold, unless its buffers were enlarged, and TCP with the bytes in its queues.
+    """
+    text = _read(folder, f"{process}/net/sockstat")
+    if not text:
+        return 0.0
+    count, queued = int(text.split()[2]), 0  # sockets: used COUNT
+    if count and "TCP: inuse 0 " not in text:
+        for name in ("tcp", "tcp6"):
+            lines = _read(folder, f"{process}/net/{name}").splitlines()[1:]
+            queued += sum(int(size, 16) for line in lines for size in line.split()[4].split(":"))
+    return (count * SOCKET_BYTES + queued) / (1 << 20)
+
+
+def _most_of_a_socket() -> int:
+    """Bytes that one may hold with buffers of the usual size; the last piece may be half of that."""
+    with socket.socket(socket.AF_UNIX) as one:
+        sizes = [one.getsockopt(socket.SOL_SOCKET, size) for size in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+    return max(sizes) * 3 // 2
+
+
+SOCKET_BYTES = _most_of_a_socket()
 
 
 def waited_s(folder: int, processes: list[list[str]]) -> float:
