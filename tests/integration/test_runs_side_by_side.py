@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from worker_stand import LIMIT_S
 
 from controller import Controller
 from controller.config.models import Config
@@ -127,7 +128,7 @@ async def test_a_second_reader_of_the_steps_is_refused_and_a_later_one_goes_on(t
         waiting = asyncio.create_task(anext(steps))
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match=r"Two tasks read train\(\) of one Controller at once"):
-            await anext(controller.train())
+            await asyncio.wait_for(anext(controller.train()), LIMIT_S)
         waiting.cancel()
         await asyncio.wait([waiting])
         controller._steps.put_nowait(Step(3, {}))
