@@ -1,13 +1,15 @@
-"""Where a function of the user's stands, for a person: its name, file and line.
+"""Where a function of the user's stands, for a person: its name, file and line; and what it raises.
 
 Invariant: pure; what cannot be found out is left out.
 """
 
 import inspect
+from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 SHOWN_CHARS = 120  # of a value in a sentence
+Result = TypeVar("Result")
 
 
 def where(function: object, error: BaseException | None = None) -> str:
@@ -26,6 +28,21 @@ def where(function: object, error: BaseException | None = None) -> str:
 def what(error: BaseException) -> str:
     """An exception in words."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def without_stop(call: Callable[..., Result], /, *arguments: Any, **named: Any) -> Result:
+    """What a call of the user's code returns, for threads whose result is awaited.
+
+    Raises: what the call raises, and RuntimeError in the place of StopIteration: asyncio cannot hand that on,
+    so that whoever awaits the thread would wait for ever.
+    """
+    try:
+        return call(*arguments, **named)
+    except StopIteration as error:
+        raise RuntimeError(
+            "StopIteration was raised in a thread: `next` found nothing more in an iterator. Catch it there, "
+            "or give `next` a second argument to return in that case."
+        ) from error
 
 
 def where_class(kind: type) -> str:

@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from protocol.blame import without_stop
 from protocol.errors import ConfigError
 from protocol.stacks import dump_on_signal
 from workers.agent.kinds.chosen_kind import asks_at_door, load_agent, make_episode
@@ -69,6 +70,7 @@ class _Line:
     def __init__(self, number: int, pipe: WorkerPipe, *, read_all: Callable[[], None]) -> None:
         """`read_all`: hears what the worker has said by now."""
         self._number, self._pipe = number, pipe
+        self._loop = asyncio.get_running_loop()
         self.read_all = read_all
         self.notes = Notes()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -83,6 +85,9 @@ class _Line:
                 waiting.set_exception(EpisodeOver(OVER))
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        if asyncio.get_running_loop() is not self._loop:  # a thread of the episode's runs a loop of its own
+            asked = asyncio.run_coroutine_threadsafe(self.ask(question), self._loop)
+            return await asyncio.wrap_future(asked)
         if self._is_over:
             raise EpisodeOver(OVER)
         question = dict(question)
@@ -136,7 +141,7 @@ class EpisodeThreads(ThreadPoolExecutor):
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         """As every executor does."""
-        future = super().submit(call, *arguments, **options)
+        future = super().submit(without_stop, call, *arguments, **options)
         running = self._of.setdefault(_number.get(), set())
         running.add(future)
         future.add_done_callback(running.discard)
@@ -171,6 +176,7 @@ class EpisodeServer:
         self._thread = threading.get_ident()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._lines: dict[int, _Line] = {}
+        self._to_end: set[int] = set()  # that the worker has told to end, and that have not ended yet
 
     async def run(self) -> None:
         """Serve until the worker closes the pipe."""
@@ -205,6 +211,7 @@ class EpisodeServer:
             self._tasks[number] = asyncio.get_running_loop().create_task(self._run(number, *parts))
             _number.set(-1)
         elif kind == END and task is not None:
+            self._to_end.add(number)
             task.cancel()
         elif kind == ANSWER and line is not None:
             line.settle(parts[0], json.loads(parts[1]))
@@ -227,8 +234,7 @@ class EpisodeServer:
         try:
             word = await self._play_one(policy, json.loads(row))
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():  # the user's own, and not told by the worker
+            if number not in self._to_end:  # the user's own
                 word = FAILED, "agent", _in_words("raised", error)
         except EnvironmentFailed as error:
             word = FAILED, "environment", str(error) or "The agent raised EnvironmentFailed."
@@ -242,6 +248,7 @@ class EpisodeServer:
             word = FAILED, "agent", _in_words("raised", error)
         finally:
             del self._tasks[number]
+            self._to_end.discard(number)
             self._lines.pop(number).close()
         has_room = self._threads is None or self._threads.let_go(number)
         if word != (GONE,) or has_room:  # else the worker ends this process, with the threads that hang

@@ -1,5 +1,6 @@
 """Makes the engine that a run is configured with."""
 
+from protocol.blame import without_stop
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
@@ -15,7 +16,7 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
         make = load_object(built_in.colocated if settings.is_colocated else built_in.factory)
     else:
         make = load_object(name)
-    engine = make(settings, model_directory)
+    engine: Engine = without_stop(make, settings, model_directory)  # this may be a thread
     if settings.is_colocated and not isinstance(engine, ReleasingEngine):
         raise ConfigError(
             f"`placement` is colocated, and the engine that {name} made has no `release`; expected one as "

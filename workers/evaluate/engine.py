@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
+from protocol.blame import without_stop
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled
 from workers.engines.made_engine import make_engine
@@ -61,7 +62,9 @@ class LocalEngine:
         sampling = self._settings.evaluation_sampling
         generation = Generation(key, list(tokens), [], most, seed, sampling)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.add, generation)
+            await asyncio.get_running_loop().run_in_executor(
+                self._thread, without_stop, self._engine.add, generation
+            )
             self._has_work.set()
             return await future
         finally:
@@ -72,7 +75,7 @@ class LocalEngine:
         while True:
             await self._has_work.wait()
             self._has_work.clear()  # whatever is added from here on sets it again
-            found, is_busy = await loop.run_in_executor(self._thread, self._advance)
+            found, is_busy = await loop.run_in_executor(self._thread, without_stop, self._advance)
             for sampled in found:
                 if sampled.key not in self._waiting:
                     continue

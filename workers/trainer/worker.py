@@ -24,6 +24,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TypeVar, assert_never, cast
 
+from protocol.blame import without_stop
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 from protocol.messages import (
@@ -251,7 +252,9 @@ class TrainerWorker:
 
     async def _in_thread(self, call: Callable[..., Result], *arguments: object) -> Result:
         with torch_errors_in_words():
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, without_stop, call, *arguments
+            )
 
 
 def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

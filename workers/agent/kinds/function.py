@@ -17,6 +17,18 @@ PlayEpisode = Callable[[AgentPolicy, Mapping[str, Any]], Awaitable[Any]]
 """One episode of the user's code: what every kind is made into."""
 
 
+async def result_of(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    """What a function or method of the user's gives, be it async or not. Raises: whatever it raises.
+
+    One that is not async runs in a thread, so that other episodes go on meanwhile. What it returns is awaited
+    where it can be: a decorator around an async one hides that it is async.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments, **named)
+    result = await asyncio.to_thread(function, *arguments, **named)
+    return await result if inspect.isawaitable(result) else result
+
+
 def is_function(target: Any) -> bool:
     """Whether it is something with the parameters `policy` and `row`."""
     return function_shape(target) is EPISODE
@@ -46,7 +58,7 @@ def from_function(target: Any, options: Mapping[str, Any], *, has_door: bool = F
     async def call(given: Mapping[str, Any]) -> Any:
         given = {name: value for name, value in given.items() if name in takes}
         if not is_async:
-            return await asyncio.to_thread(called, **given, **options)
+            return await result_of(called, **given, **options)
         return await called(**given, **options)
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:

@@ -4,13 +4,11 @@ Invariants: one environment per episode, seeded by the group's seed; the reward 
 that it answers, and their sum is the episode's.
 """
 
-import asyncio
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
-from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.function import PlayEpisode, result_of
 from workers.agent.kinds.saving import keep, loaded
 from workers.agent.kinds.skyrl import is_skyrl, make_skyrl
 from workers.agent.policy import AgentPolicy, BudgetExceeded
@@ -35,14 +33,14 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
         if is_skyrl(target):
-            environment = await asyncio.to_thread(make_skyrl, target, options, row)
+            environment = await result_of(make_skyrl, target, options, row)
         else:
-            environment = await asyncio.to_thread(target, **options)
+            environment = await result_of(target, **options)
         try:
             return await play_steps(environment, policy, row)
         finally:
             if callable(close := getattr(environment, "close", None)):
-                await asyncio.to_thread(close)
+                await result_of(close)
 
     return episode
 
@@ -52,14 +50,14 @@ async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, An
     if (found := await loaded(policy, environment)) is not None:
         messages, total = found["messages"], found["total"]
     else:
-        observed = await _result(environment.reset, seed=policy.seed, options=dict(row))
+        observed = await result_of(environment.reset, seed=policy.seed, options=dict(row))
         messages, total = _messages(observed[0] if isinstance(observed, tuple) else observed), 0.0
     try:
         while True:
             await keep(policy, environment, {"messages": messages, "total": total})
             answer = await policy.chat(messages)
             messages.append(answer)
-            stepped = await _result(environment.step, answer["content"])
+            stepped = await result_of(environment.step, answer["content"])
             if not isinstance(stepped, tuple) or len(stepped) != 5:
                 raise TypeError(
                     f"`step` returned {stepped!r:.80}; expected (observation, reward, terminated, truncated, "
@@ -85,9 +83,3 @@ def _messages(observed: Any) -> list[dict[str, Any]]:
         f"The environment observed {observed!r:.80} of type {type(observed).__name__}; expected text, or a "
         "list of chat messages."
     )
-
-
-async def _result(function: Any, *positional: Any, **named: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*positional, **named)
-    return await asyncio.to_thread(function, *positional, **named)

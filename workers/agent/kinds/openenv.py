@@ -4,7 +4,6 @@ Invariants: a session is the episode's alone, and is closed with it; an action t
 malformed is the policy's mistake, and it is told; anything else that fails is the environment's.
 """
 
-import asyncio
 import importlib
 import inspect
 import json
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
-from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.function import PlayEpisode, result_of
 from workers.agent.kinds.gym import Step, play_steps
 from workers.agent.kinds.openenv_texts import ActionMaker, Mistake, TextMaker
 from workers.agent.kinds.openenv_tools import AS_TOOLS, play_tools, wants_calls
@@ -69,7 +68,7 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
         if is_address(target):
             session: Any = OpenEnvSession(target)
         else:
-            session = _Within(await asyncio.to_thread(target, **rest), _action_class(target))
+            session = _Within(await result_of(target, **rest), _action_class(target))
         try:
             if to_action is None:
                 total = await _play_calls(session, policy, row, to_text=to_text, columns=columns)
@@ -139,7 +138,7 @@ class _Within:
         takes = inspect.signature(self._environment.reset).parameters
         if not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
             arguments = {name: value for name, value in arguments.items() if name in takes}
-        return _told(await _called(self._environment.reset, **arguments))
+        return _told(await result_of(self._environment.reset, **arguments))
 
     async def step(self, action: Any) -> dict[str, Any]:
         """Raises: Refusal if the action does not fit its class."""
@@ -148,29 +147,23 @@ class _Within:
                 action = self._action_class.model_validate(action)
             except ValueError as error:
                 raise Refusal(str(error)) from None
-        return _told(await _called(self._environment.step, action))
+        return _told(await result_of(self._environment.step, action))
 
     async def tools(self) -> list[dict[str, Any]]:
         """Those that it has."""
         asked = importlib.import_module(MCP_TYPES).ListToolsAction()
-        observed = await _called(self._environment.step, asked)
+        observed = await result_of(self._environment.step, asked)
         return [tool.model_dump() for tool in observed.tools]
 
     async def close(self) -> None:
         if callable(close := getattr(self._environment, "close", None)):
-            await _called(close)
+            await result_of(close)
 
 
 def _told(observed: Any) -> dict[str, Any]:
     """As a server says it."""
     fields = observed.model_dump(exclude={"reward", "done", "metadata"})
     return {"observation": fields, "reward": observed.reward, "done": observed.done}
-
-
-async def _called(function: Any, *positional: Any, **named: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*positional, **named)
-    return await asyncio.to_thread(function, *positional, **named)
 
 
 def _schemas(address: str) -> dict[str, Any]:

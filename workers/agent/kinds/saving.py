@@ -3,12 +3,12 @@
 Invariant: what is loaded was saved by an object of the same class, before a request to the policy.
 """
 
-import asyncio
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
+from workers.agent.kinds.function import result_of
 from workers.agent.policy import AgentPolicy
 from workers.agent.saved_state import pack, unpack
 
@@ -47,7 +47,7 @@ async def keep(policy: AgentPolicy, environment: Any, fields: Mapping[str, Any])
     """Save it with what its loop needs, for the next request. Raises: TypeError if it gives no bytes."""
     if not is_saving(environment):
         return
-    state = await _result(environment.save)
+    state = await result_of(environment.save)
     if not isinstance(state, bytes):
         raise TypeError(f"`save` returned {state!r:.80} of type {type(state).__name__}; expected bytes.")
     policy.save(pack(fields, state))
@@ -58,11 +58,5 @@ async def loaded(policy: AgentPolicy, environment: Any) -> dict[str, Any] | None
     if policy.saved is None or not is_saving(environment):
         return None
     fields, state = unpack(policy.saved)
-    await _result(environment.load, state)
+    await result_of(environment.load, state)
     return fields
-
-
-async def _result(function: Any, *arguments: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    return await asyncio.to_thread(function, *arguments)

@@ -4,13 +4,12 @@ Invariants: one object per episode; the loop of turns is here; a call that canno
 raises, is answered by a text, so that a policy is never spared the consequences of what it wrote.
 """
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
-from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.function import PlayEpisode, result_of
 from workers.agent.kinds.saving import METHODS, keep, loaded, saves
 from workers.agent.kinds.tool_schema import Tool, ToolRefused, arguments_of, tool_of
 from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed
@@ -43,7 +42,8 @@ def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
         try:
             return await _play(environment, table, policy, row)
         finally:
-            await _call(getattr(environment, "close", None), {})
+            if callable(close := getattr(environment, "close", None)):
+                await result_of(close)
 
     return episode
 
@@ -54,7 +54,7 @@ async def _play(
     if (found := await loaded(policy, environment)) is not None:
         messages = found["messages"]
     else:
-        first = await _call(environment.reset, _wanted(environment.reset, row))
+        first = await result_of(environment.reset, **_wanted(environment.reset, row))
         messages = first_messages(row, first)
     schemas = [tool.schema for tool in tools.values()]
     try:
@@ -72,7 +72,7 @@ async def _play(
         pass  # what was earned stands; the policy has noted the limit
     said = [message for message in messages if message["role"] == "assistant"]
     offered = {"messages": messages, "completion": said[-1]["content"] if said else "", **row}
-    return await _call(environment.get_reward, _wanted(environment.get_reward, offered))
+    return await result_of(environment.get_reward, **_wanted(environment.get_reward, offered))
 
 
 async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping[str, str]) -> str:
@@ -83,7 +83,7 @@ async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping
             known = ", ".join(tools)
             raise ToolRefused(f"There is no tool {function['name']!r:.60}. There are: {known}.")
         arguments = arguments_of(tool, function["arguments"])
-        return str(await _call(getattr(environment, tool.name), arguments))[:MAX_ANSWER_CHARS]
+        return str(await result_of(getattr(environment, tool.name), **arguments))[:MAX_ANSWER_CHARS]
     except EnvironmentFailed:
         raise
     except (ToolRefused, Exception) as error:  # as TRL has it: what a method raises is told to the policy
@@ -112,12 +112,3 @@ def _wanted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[st
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return dict(offered)
     return {each.name: offered[each.name] for each in parameters if each.name in offered}
-
-
-async def _call(function: Callable[..., Any] | None, arguments: Mapping[str, Any]) -> Any:
-    """Awaited if it is async, else run in a thread: other episodes go on meanwhile."""
-    if function is None:
-        return None
-    if inspect.iscoroutinefunction(function):
-        return await function(**arguments)
-    return await asyncio.to_thread(function, **arguments)

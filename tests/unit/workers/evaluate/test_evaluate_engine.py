@@ -28,6 +28,8 @@ class CountingEngine:
         self.threads.add(threading.get_ident())
         if generation.prompt_tokens[-1] == 0:
             raise ValueError("no room")
+        if generation.prompt_tokens[-1] < 0:
+            next(iter([]))
         self.generations.append(generation)
         self.open[generation.key] = [generation, 0]
 
@@ -95,4 +97,11 @@ def test_all_calls_come_from_one_thread_that_is_not_the_loop_s(made):
 def test_what_the_engine_cannot_take_is_raised_and_the_others_go_on(made):
     refused, other, _ = run([0], [1])
     assert isinstance(refused, ValueError)
+    assert other.tokens == [101]
+
+
+def test_an_iterator_of_the_engine_that_ends_is_an_error_and_no_silence(made):
+    refused, other, _ = run([-1], [1])
+    assert isinstance(refused, RuntimeError)
+    assert str(refused).startswith("StopIteration was raised in a thread")
     assert other.tokens == [101]

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import functools
 import math
 
 import pytest
@@ -188,6 +189,69 @@ def test_public_methods_are_tools_and_their_answers_go_back_to_the_policy():
 def test_a_call_that_cannot_be_made_is_answered_by_an_error(call, words):
     _, _, asked = play(Adder, (call,), "done", row={"answer": 0, "prompt": "x"})
     assert asked[1]["chat"][-1]["content"].startswith(words)
+
+
+def logged(function):
+    """As decorators are written that know nothing of `async`."""
+
+    @functools.wraps(function)
+    def wrapper(*arguments, **named):
+        return function(*arguments, **named)
+
+    return wrapper
+
+
+class Decorated:
+    @logged
+    async def reset(self, **row):
+        return " Go."
+
+    @logged
+    async def add(self, x: int) -> str:
+        """Adds one."""
+        return str(x + 1)
+
+    @logged
+    async def save(self):
+        return b"kept"
+
+    @logged
+    async def load(self, state):
+        self.state = state
+
+    @logged
+    async def get_reward(self):
+        return 2.0
+
+    @logged
+    async def close(self):
+        CLOSED.append("decorated")
+
+
+class DecoratedText:
+    @logged
+    async def reset(self, seed, options):
+        return f"{seed}?", {}
+
+    @logged
+    async def step(self, text):
+        return "", 0.5, True, False, {}
+
+    async def close(self):
+        CLOSED.append("text")
+
+
+@logged
+async def decorated(policy, row):
+    return float((await policy.chat([{"role": "user", "content": "x"}]))["content"])
+
+
+def test_what_is_async_below_a_decorator_is_awaited():
+    CLOSED.clear()
+    result, _, asked = play(Decorated, (("add", '{"x": 1}'),), "done", row={"prompt": "Add."})
+    assert [message["content"] for message in asked[1]["chat"]] == ["Add. Go.", "", "2"]
+    assert (result, play(DecoratedText, "one")[0], play(decorated, "3")[0]) == (2.0, 0.5, 3.0)
+    assert CLOSED == ["decorated", "text"]
 
 
 def test_a_limit_ends_the_turns_and_what_was_earned_stands():
