@@ -138,7 +138,7 @@ integration/test_trainer_algorithms.py: workers/trainer/critic
 unit/workers/weights/test_weights_address.py: workers/host/overrides controller/core/worker_settings
 unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/weights/tensors
 unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/chosen_kind workers/agent/kinds/function
- workers/agent/kinds/gym workers/agent/kinds/results workers/agent/kinds/tool_schema
+ workers/agent/kinds/gym workers/agent/kinds/results
  workers/agent/kinds/tools workers/agent/policy
 unit/workers/agent/kinds/test_openenv.py: workers/agent/kinds/openenv_texts
 unit/workers/agent/rendering/test_renderer.py: workers/agent/rendering/probes

@@ -88,7 +88,7 @@ def _check_message(message: object, place: int) -> dict[str, Any]:
     if role not in ROLES:
         raise ValueError(f"Message {place} has the role {role!r:.40}; expected one of {', '.join(ROLES)}.")
     copied = {str(key): value for key, value in message.items() if value is not None}
-    copied["content"] = _text_of(message.get("content"), place)
+    copied["content"] = text_of(message.get("content"), place)
     if "tool_calls" in copied:
         copied["tool_calls"] = [_check_call(call, place) for call in _listed(copied["tool_calls"], place)]
         if not copied["tool_calls"]:
@@ -98,22 +98,27 @@ def _check_message(message: object, place: int) -> dict[str, Any]:
     return copied
 
 
-def _text_of(content: object, place: int) -> str:
-    """A string, or a list of text parts joined."""
+def text_of(content: object, place: int) -> str:
+    """The content of the message at this place: a string, or a list of text parts joined; "" of None.
+
+    Raises: ValueError in words if it is something else.
+    """
     if content is None:
         return ""
     parts = [content] if isinstance(content, str) else content
     if isinstance(parts, Sequence) and not isinstance(parts, bytes):
         texts = [_text_part(part) for part in parts]
         if None not in texts:
-            text = "".join(filter(None, texts))
-            if not text.isascii():
-                text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")  # lone surrogates
-            return text
+            return whole_text("".join(filter(None, texts)))
     raise ValueError(
         f"Message {place} has the content {content!r:.80}; expected text, or a list of text parts. Images "
         "and audio are not supported."
     )
+
+
+def whole_text(text: str) -> str:
+    """The same with other characters in the place of halves of one, which no tokenizer takes."""
+    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _text_part(part: object) -> str | None:

@@ -90,12 +90,15 @@ def _schema(kind: Any, where: str) -> dict[str, Any]:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in PLAIN:
         return {"type": PLAIN[kind]}
+    if origin is tuple and arguments and Ellipsis not in arguments:
+        places = [_schema(each, where) for each in arguments]
+        return {"type": "array", "prefixItems": places, "minItems": len(places), "maxItems": len(places)}
     if kind is list or origin in (list, tuple):
         return {"type": "array"} | ({"items": _schema(arguments[0], where)} if arguments else {})
     if origin is dict:
         return {"type": "object"}
     if origin is Literal:
-        return {"type": "string", "enum": list(arguments)}
+        return _schema_of_literals(arguments, where)
     if origin in (Union, types.UnionType):
         rest = [each for each in arguments if each is not type(None)]
         if len(rest) == 1:
@@ -107,6 +110,17 @@ def _schema(kind: Any, where: str) -> dict[str, Any]:
     )
 
 
+def _schema_of_literals(values: tuple[Any, ...], where: str) -> dict[str, Any]:
+    """JSON schema of `Literal[values]`; its type only where all are of one. Raises: ConfigError."""
+    if strange := [value for value in values if value is not None and type(value) not in PLAIN]:
+        raise ConfigError(
+            f"The value {strange[0]!r} in a Literal of {where} is none that JSON has; expected texts, whole "
+            "numbers, True, False or None."
+        )
+    names = {"null" if value is None else PLAIN[type(value)] for value in values}
+    return ({"type": names.pop()} if len(names) == 1 else {}) | {"enum": list(values)}
+
+
 def _fits(value: Any, kind: Any) -> bool:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is float:
@@ -116,11 +130,14 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind in PLAIN:
         return isinstance(value, kind)
     if origin is Literal:
-        return value in arguments
+        return any(type(value) is type(each) and value == each for each in arguments)
     if origin in (Union, types.UnionType):
         return any(value is None if each is type(None) else _fits(value, each) for each in arguments)
     if origin is dict:
         return isinstance(value, dict)
+    if origin is tuple and arguments and Ellipsis not in arguments:
+        is_as_long = isinstance(value, list) and len(value) == len(arguments)
+        return is_as_long and all(map(_fits, value, arguments))
     return isinstance(value, list) and all(_fits(each, arguments[0]) for each in value if arguments)
 
 

@@ -12,6 +12,7 @@ from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode, result_of
 from workers.agent.kinds.saving import METHODS, keep, loaded, saves
 from workers.agent.kinds.tool_schema import Tool, ToolRefused, arguments_of, tool_of
+from workers.agent.messages import text_of
 from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed
 
 OURS = ("reset", "get_reward", "close")
@@ -91,11 +92,11 @@ async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping
 
 
 def first_messages(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:
-    """The row's prompt, with what `reset` says behind it."""
+    """The row's prompt, with what `reset` says behind it. Raises: ValueError if that is behind no text."""
     prompt = row.get("prompt", "")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*map(dict, prompt)]
     if isinstance(first, str) and first:
-        content = f"{messages[-1]['content']}{first}" if messages else first
+        content = text_of(messages[-1].get("content"), len(messages) - 1) + first if messages else first
         messages[-1:] = [{**(messages[-1] if messages else {"role": "user"}), "content": content}]
     return messages
 

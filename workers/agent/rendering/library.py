@@ -14,6 +14,7 @@ from typing import Any
 from protocol.agents.renderers import EXTRA
 from protocol.blame import shown, what
 from protocol.errors import ConfigError
+from workers.agent.messages import whole_text
 from workers.agent.rendering.own import RENDERER, called, ids_of
 from workers.agent.rendering.renderer import STAND_IN, Past
 from workers.agent.rendering.spelling import (
@@ -48,6 +49,7 @@ class GuardedTokenizer:
     def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
         """Never with special tokens around it: a renderer writes those itself."""
         tokens: list[int] = []
+        text = whole_text(text)
         hidden = "|".join(map(re.escape, self.stand_ins))
         for part in re.split(f"({hidden})", text) if hidden else [text]:
             if part in self.stand_ins:

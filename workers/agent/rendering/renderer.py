@@ -8,6 +8,7 @@ policy can forge the end of a turn. Equal messages give equal tokens.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from workers.agent.messages import read_arguments
@@ -111,29 +112,36 @@ class TemplateRenderer(TurnReader):
     def extend(
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int]:
-        answer = _stand_in(messages, () if past is None else past.messages)
-        (answer, *new), schemas, hidden = self._hide([answer, *messages], tools)
-        behind = self._behind_turn(schemas) + self._between(answer, new, schemas)
+        called = _called(messages, () if past is None else past.messages)
+        stand_in = self._unused_text([messages, tools, called])
+        (answer, *new), schemas, hidden = self._hide([_stand_in(stand_in, called), *messages], tools)
+        behind = self._behind_turn(stand_in, schemas) + self._between(stand_in, answer, new, schemas)
         tokens = encoded(self._tokenizer, behind, hidden)
         # a turn that was cut off lacks its end, which the template writes; one that ended by itself has it
         return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
 
     # -- the stand-in -------------------------------------------------------------------------------------
 
-    def _behind_turn(self, tools: Tools) -> str:
+    def _unused_text(self, told: Any) -> str:
+        """A text for an answer that neither the template nor what is told has in it."""
+        written = f"{self._tokenizer.chat_template}{json.dumps(told, default=str)}"
+        texts = (f"{STAND_IN}-{n}" if n else STAND_IN for n in count())
+        return next(text for text in texts if text not in written)
+
+    def _behind_turn(self, stand_in: str, tools: Tools) -> str:
         """What the template writes behind the text of an answer: the end of the turn, and a newline maybe."""
         if self._ended is None or self._ended[0] != tools:  # 0.06 of the 0.14 ms of `extend`
-            talk = [_user(), {"role": "assistant", "content": STAND_IN}]
-            self._ended = tools, self._behind(talk, tools, is_prompt=False)
+            talk = [_user(), {"role": "assistant", "content": stand_in}]
+            self._ended = tools, self._behind(stand_in, talk, tools, is_prompt=False)
         return self._ended[1]
 
-    def _between(self, answer: Mapping[str, Any], new: Messages, tools: Tools) -> str:
+    def _between(self, stand_in: str, answer: Mapping[str, Any], new: Messages, tools: Tools) -> str:
         """What the template writes between a finished turn and the next one, new messages included."""
         if "tool_calls" in answer:
-            before = self._behind([_user(), answer], tools, is_prompt=False)
+            before = self._behind(stand_in, [_user(), answer], tools, is_prompt=False)
         else:
-            before = self._behind_turn(tools)
-        whole = self._behind([_user(), answer, *new], tools, is_prompt=True)
+            before = self._behind_turn(stand_in, tools)
+        whole = self._behind(stand_in, [_user(), answer, *new], tools, is_prompt=True)
         if not whole.startswith(before):
             raise ValueError(
                 "The chat template writes an answer otherwise when messages follow it, so that a "
@@ -141,19 +149,19 @@ class TemplateRenderer(TurnReader):
             )
         return whole[len(before) :]
 
-    def _behind(self, talk: Messages, tools: Tools, *, is_prompt: bool) -> str:
+    def _behind(self, stand_in: str, talk: Messages, tools: Tools, *, is_prompt: bool) -> str:
         """What stands behind the stand-in; a template that thinks may write something else before it.
 
         One that leaves the content of an answer with calls out has it in their arguments.
         """
         text = self._write(talk, tools, is_prompt=is_prompt)
-        place = text.find(STAND_IN)
+        place = text.find(stand_in)
         if place < 0:
             raise ValueError(
                 "The chat template leaves out what the assistant has said, so that nobody can tell where an "
                 "answer ends. Give the tokenizer another chat template."
             )
-        return text[place + len(STAND_IN) :]
+        return text[place + len(stand_in) :]
 
     def _write(self, messages: Messages, tools: Tools, *, is_prompt: bool) -> str:
         return self._tokenizer.apply_chat_template(
@@ -220,22 +228,29 @@ def _user() -> dict[str, str]:
     return {"role": "user", "content": "question"}
 
 
-def _stand_in(new: Messages, past: Messages) -> dict[str, Any]:
-    """An answer in the place of the one that these messages follow; it calls what they answer, by name."""
-    answer: dict[str, Any] = {"role": "assistant", "content": STAND_IN}
+def _called(new: Messages, past: Messages) -> dict[str, str]:
+    """The calls that these messages answer, made by the answer which they follow: names by id."""
     ids: dict[str, None] = {}
     own: set[str] = set()
     for message in new:
         own |= {call["id"] for call in message.get("tool_calls") or ()}
         if message["role"] == "tool" and message["tool_call_id"] not in own:
             ids[message["tool_call_id"]] = None
-    if ids:
-        calls = (call for message in past for call in message.get("tool_calls") or ())
-        names = {call["id"]: call["function"]["name"] for call in calls}
-        answer["tool_calls"] = [_call(id, names.get(id, "call")) for id in ids]
+    if not ids:
+        return {}
+    calls = (call for message in past for call in message.get("tool_calls") or ())
+    names = {call["id"]: call["function"]["name"] for call in calls}
+    return {id: names.get(id, "call") for id in ids}
+
+
+def _stand_in(text: str, called: Mapping[str, str]) -> dict[str, Any]:
+    """An answer in the place of the one that new messages follow, with the calls that they answer."""
+    answer: dict[str, Any] = {"role": "assistant", "content": text}
+    if called:
+        answer["tool_calls"] = [_call(id, name, text) for id, name in called.items()]
     return answer
 
 
-def _call(id: str, name: str) -> dict[str, Any]:
-    arguments = json.dumps({STAND_IN: STAND_IN})
+def _call(id: str, name: str, text: str) -> dict[str, Any]:
+    arguments = json.dumps({text: text})
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

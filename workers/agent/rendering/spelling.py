@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workers.agent.messages import replaced, texts_of
+from workers.agent.messages import replaced, texts_of, whole_text
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
@@ -37,7 +37,11 @@ def hide(special: Sequence[str], messages: Messages, tools: Tools) -> tuple[Hidd
 
 
 def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:
-    """The tokens of what was written of hidden messages: what was hidden is ordinary text."""
+    """The tokens of what was written of hidden messages: what was hidden is ordinary text.
+
+    Half a character, as a policy may write one in the arguments of a call, is another character.
+    """
+    text = whole_text(text)
     if not hidden:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
     tokens: list[int] = []

@@ -10,6 +10,7 @@ import pytest
 from protocol.errors import ConfigError
 from workers.agent.kinds.chosen_kind import make_episode
 from workers.agent.kinds.results import BadResult, reward_of
+from workers.agent.kinds.tools import first_messages
 from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed, Notes
 
 
@@ -252,6 +253,16 @@ def test_what_is_async_below_a_decorator_is_awaited():
     assert [message["content"] for message in asked[1]["chat"]] == ["Add. Go.", "", "2"]
     assert (result, play(DecoratedText, "one")[0], play(decorated, "3")[0]) == (2.0, 0.5, 3.0)
     assert CLOSED == ["decorated", "text"]
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"),
+    [([{"type": "text", "text": "What is it?"}], "What is it? Begin."), (None, " Begin."), ("", " Begin.")],
+)
+def test_what_reset_says_stands_behind_the_text_of_the_last_message(content, whole):
+    prompt = [{"role": "user", "content": content}]
+    assert first_messages({"prompt": prompt}, " Begin.") == [{"role": "user", "content": whole}]
+    assert first_messages({"prompt": [{"role": "user"}]}, " Begin.")[0]["content"] == " Begin."
 
 
 def test_a_limit_ends_the_turns_and_what_was_earned_stands():
