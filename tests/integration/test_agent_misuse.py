@@ -42,6 +42,17 @@ async def episode(policy, row):
                 except BudgetExceeded:
                     told.append(1)
             return float(len(told))
+        case "side by side":
+            asked = [policy.chat([{{"role": "user", "content": name}}]) for name in "AB"]
+            said = [answer["content"] for answer in await asyncio.gather(*asked)]
+            for turn, _ in enumerate(said, 1):
+                policy.reward(float(turn), turn=turn)
+            policy.reward(0.25)
+            return 1.0
+        case "too early":
+            asyncio.ensure_future(policy.chat([{{"role": "user", "content": "A"}}]))
+            await policy.chat([{{"role": "user", "content": "B"}}])
+            policy.reward(1.0, turn=2)
         case "forks":
             asked = [policy.chat([{{"role": "user", "content": str(n)}}]) for n in range({FORKS})]
             found = await asyncio.gather(*asked, return_exceptions=True)
@@ -91,6 +102,23 @@ def test_none_of_it_holds_up_the_others_and_each_is_told(settings):
     asyncio.run(serving(settings(), test))
     with pytest.raises(ProcessLookupError):
         os.kill(left[0], 0)
+
+
+def test_rewards_of_turns_side_by_side_go_where_their_requests_went(settings):
+    tokenizer = make_tokenizer()
+
+    async def test(link):
+        await link.play(1, tokenizer, mood="side by side")
+        first, second = [(await link.hear(Ask))[0] for _ in range(2)]
+        link.answer(second, "B", tokenizer)
+        link.answer(first, "A", tokenizer)
+        told = {turn[:2]: turn[2] for turn in (await link.hear(EpisodeEnded))[0].turn_rewards}
+        assert told == {(first.member, 0): 1.25, (second.member, 0): 2.0}, "A was answered last"
+        await link.play(2, tokenizer, mood="too early")
+        link.answer((await link.hear(Ask))[0], "B", tokenizer)
+        assert "2 turns, and no answer to that one" in (await link.hear(EpisodeFailed))[0].reason
+
+    asyncio.run(serving(settings(), test))
 
 
 @pytest.mark.thorough

@@ -97,13 +97,13 @@ class AgentChild(KeptProcess):
         self.episodes.add(number)
         self._write(packet(pipe.BEGIN, number, seed, row, *door, state))
 
-    def count(self, number: int, turns: int, limit: str = "", *, id: str = "", place: int = -1) -> None:
+    def count(self, number: int, place: int = -1, *, limit: str = "", id: str = "") -> None:
         """What came of a request at the door: a limit that is reached, or an answer.
 
-        `id`, `place`: of the answer, and of its turn in the episode; -1: it is not trained.
+        `place`: of the turn in the order of asking; -1: none, or it is not trained. `id`: of the answer.
         """
         if number in self.episodes:
-            self._write(packet(pipe.COUNTED, number, turns, limit, id, place))
+            self._write(packet(pipe.COUNTED, number, place, limit, id))
 
     def answer(self, number: int, question: int, answer: dict[str, Any]) -> None:
         """What the policy has said."""

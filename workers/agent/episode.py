@@ -68,6 +68,7 @@ class _Open:
     reads_calls: bool  # in what the policy says
     most: int  # tokens that it may have
     limit: str  # that allows no more, as an ending; "": none, the agent wants no more
+    place: int  # of its turn among all that were asked for; -1: it is not trained
 
 
 class HostedEpisode:
@@ -89,7 +90,8 @@ class HostedEpisode:
         )  # fmt: skip
         self._history = CheckedHistory()
         self._asked = self._sampled = 0
-        self._turns: list[tuple[int, int]] = []  # that were answered and are trained: trajectory, number
+        self._turns: list[tuple[int, int]] = []  # that were asked for and are trained: trajectory, number
+        self._answered: set[int] = set()  # places of those that were answered
         self._open: dict[int, _Open] = {}  # by trajectory
         self.state = b""
         """What its function goes on from; empty: it begins."""
@@ -102,6 +104,7 @@ class HostedEpisode:
         self._asked, self._sampled = fields["asked"], fields.get("sampled", 0)  # older states lack these
         self.cut_by = fields.get("cut_by", "")
         self._turns = [(member, number) for member, number in fields["turns"]]
+        self._answered = {*range(len(self._turns))}  # nothing was open then
         if self._conversations.told() != [tuple(one) for one in begin.restored]:
             raise ValueError(
                 f"The state that was saved of the episode is of {self._conversations.told()}; the controller "
@@ -137,8 +140,10 @@ class HostedEpisode:
         self._asked += 1
         self._open[transcript.member] = _Open(
             number, messages, question.get("tools") or None, question.get("reads_calls", True),
-            max_new_tokens, limit,
+            max_new_tokens, limit, len(self._turns) if is_trained else -1,
         )  # fmt: skip
+        if is_trained:
+            self._turns.append((transcript.member, transcript.asks - 1))
         frame = np.asarray(placed.given, dtype="<i4").tobytes()
         asked = Ask(
             *self.key, number=transcript.asks - 1, member=transcript.member, attempt=transcript.attempt + 1,
@@ -150,6 +155,7 @@ class HostedEpisode:
     def take(self, turn: Turn, tokens: bytes) -> tuple[Any, dict[str, Any]] | None:
         """The question that the turn answers, and the answer; None if it answers none.
 
+        The answer's `place` is that of its turn in the order of asking; -1: it is not trained.
         Raises: ValueError if the user's own code could not read it.
         """
         transcript = self._conversations.find(turn.member)
@@ -162,26 +168,26 @@ class HostedEpisode:
         transcript.answered(sampled)
         self._sampled += len(sampled)
         if transcript.is_trained:
-            self._turns.append((turn.member, turn.number))
+            self._answered.add(opened.place)
             self.cut_by = opened.limit if turn.ending == "length" else ""
         if opened.messages is None or self._renderer is None:
-            return opened.question, {"sampled": sampled, "ending": turn.ending}
+            return opened.question, {"sampled": sampled, "ending": turn.ending, "place": opened.place}
         prompt = transcript.tokens[: len(transcript.tokens) - len(sampled)]
         parsed = self._renderer.parse(
             sampled, reads_calls=opened.reads_calls, prompt=prompt, tools=opened.tools
         )
         answer = message_of(parsed, transcript.tokens)
         transcript.held(opened.messages, answer, opened.tools)
-        return opened.question, {"message": answer, "ending": turn.ending}
+        return opened.question, {"message": answer, "ending": turn.ending, "place": opened.place}
 
     @property
     def turns(self) -> int:
         """Answers of the policy so far that are trained."""
-        return len(self._turns)
+        return len(self._answered)
 
     def talk(self) -> bytes:
         """What was said in its first conversation, messages as JSON; empty where it was held in tokens."""
-        first = min((member for member, _ in self._turns), default=None)
+        first = min((self._turns[place][0] for place in self._answered), default=None)
         transcript = None if first is None else self._conversations.find(first)
         if transcript is None or not transcript.talk:
             return b""
@@ -189,8 +195,12 @@ class HostedEpisode:
         return said.encode(errors="replace")  # the policy may have written half of a character
 
     def turn_at(self, place: int) -> tuple[int, int]:
-        """Trajectory and number of the answer at this place. Raises: IndexError."""
+        """Trajectory and number of the turn that was asked for at this place. Raises: IndexError."""
         return self._turns[place]
+
+    def has_answered(self, place: int) -> bool:
+        """Whether the turn that was asked for at this place has its answer."""
+        return place in self._answered
 
     def _place(self, question: Mapping[str, Any]) -> tuple[Placed, list[dict[str, Any]] | None]:
         """Where the request belongs, and its messages, if it is no token ids. Raises: ValueError in words."""

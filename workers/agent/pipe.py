@@ -9,8 +9,8 @@ SETUP = "setup"  # to the process: the agent as JSON (AgentCode); first of all
 BEGIN, END = "begin", "end"  # to it: episode, seed, row, url and key of the door or "", state or b""; episode
 ANSWER, REFUSE = "answer", "refuse"  # to it: episode, question, JSON; episode, question, limit or "", text
 COUNTED = "counted"
-"""To it, of what came of a request at the door: episode, its turns so far, the limit that its client was told
-or "", the id of the answer or "", the turn's place or -1 if it is not trained."""
+"""To it, of what came of a request at the door: episode, the place of the turn in the order of asking or -1
+if none is trained, the limit that its client was told or "", the id of the answer or ""."""
 READY, BROKEN = "ready", "broken"  # from it: whether its agent asks at a door; the reason
 ASK = "ask"  # from it: episode, question, JSON[, state]
 ENDED, FAILED = "ended", "failed"  # from it: episode, JSON; episode, kind, reason

@@ -107,7 +107,8 @@ class Notes:
     rewards: dict[int, float] = field(default_factory=dict)
     """Of turns, by their place in the episode from 0."""
     metrics: dict[str, float] = field(default_factory=dict)
-    turns: int = 0  # that were answered
+    answered: list[int] = field(default_factory=list)
+    """Places of the turns in the order of asking, of those that were answered; the newest answer's last."""
     limit: str = ""  # the first limit that was reached
     limit_words: str = ""  # what was said of it, if that was said to the function
     is_limit_of_door: bool = False  # a client of the door was told of it, and raises what it likes
@@ -117,9 +118,15 @@ class Notes:
     completions: dict[str, int] = field(default_factory=dict)
     """The place of each answer of the door by its id; -1: it is not trained."""
 
-    def count(self, turns: int, limit: str = "", id: str = "", place: int = -1) -> None:
-        """What came of a request at the door."""
-        self.turns = max(self.turns, turns)
+    @property
+    def turns(self) -> int:
+        """How many were answered."""
+        return len(self.answered)
+
+    def count(self, place: int, limit: str = "", id: str = "") -> None:
+        """What came of a request: the place of its turn, -1 without one that is trained, or a limit."""
+        if place >= 0 and place not in self.answered:
+            self.answered.append(place)
         if id:
             self.completions[id] = place
         if limit:
@@ -131,7 +138,7 @@ class Notes:
         if state is None:
             return None
         fields = {
-            "rewards": [*self.rewards.items()], "metrics": self.metrics, "turns": self.turns,
+            "rewards": [*self.rewards.items()], "metrics": self.metrics, "answered": self.answered,
             "limit": self.limit, "is_limit_of_door": self.is_limit_of_door, "log": self.log,
             "completions": self.completions,
         }  # fmt: skip
@@ -141,6 +148,7 @@ class Notes:
         """Note again what was noted then; returns the state."""
         fields, state = unpack(packed)
         self.rewards = dict(fields.pop("rewards"))
+        self.answered = [*range(fields.pop("turns", 0))]  # as older states have it
         for name, value in fields.items():
             setattr(self, name, value)
         return state
@@ -228,8 +236,7 @@ class PolicyCalls:
             self.notes.limit = self.notes.limit or error.limit
             self.notes.limit_words = self.notes.limit_words or str(error)
             raise
-        # A worker says how many there are with this one: of a later one at the door it may have told already.
-        self.notes.count(answer.get("turns", self.notes.turns + self._is_trained))
+        self.notes.count(answer.get("place", self.notes.turns) if self._is_trained else -1)
         return answer
 
 
@@ -264,20 +271,22 @@ class AgentPolicy(PolicyCalls):
         self.notes.state = state
 
     def reward(self, value: float, turn: int | str = -1) -> None:
-        """Add to the reward of a turn, counted from 0 or from the end, -1 being the newest.
+        """Add to the reward of a turn: the one that was answered last, or the one that `turn` names.
 
-        `turn`: or the id of its answer, as the door gave it. Raises: ValueError if it is no finite number, or
-        there is no such turn.
+        `turn`: counted from 0 in the order in which turns were asked for; or below 0, back from the answer
+        that came last, which is -1; or the id of its answer, as the door gave it. Raises: ValueError if it is
+        no finite number, or no such turn has been answered.
         """
         if self._door is not None:
             self._line.read_all()
         if isinstance(turn, str):
             turn = self._place_of(turn)
-        place = turn + self.notes.turns if turn < 0 else turn
-        if not 0 <= place < self.notes.turns:
+        answered = self.notes.answered
+        place = answered[turn] if -len(answered) <= turn < 0 else turn
+        if place not in answered:
             raise ValueError(
-                f"policy.reward(..., turn={turn}): the episode has had {self.notes.turns} turns. Give the "
-                "reward after the turn that it is for."
+                f"policy.reward(..., turn={turn}): the episode has had {len(answered)} turns, and no answer "
+                "to that one. Give the reward after the turn that it is for."
             )
         self.notes.rewards[place] = self.notes.rewards.get(place, 0.0) + finite(value, "policy.reward")
 

@@ -196,12 +196,10 @@ class AgentHost:
         question, answer = found
         if isinstance(question, DoorQuestion):
             assert self._renderer is not None
-            turns = in_hand.episode.turns
-            place = -1 if question.request.is_untrained else turns - 1
-            in_hand.child.count(number, turns, id=name_of(turn), place=place)  # before its client knows
+            in_hand.child.count(number, answer["place"], id=name_of(turn))  # before its client knows
             question.take(turn, answer["message"], frames, self._renderer.text)
         else:
-            in_hand.child.answer(number, question, answer | {"turns": in_hand.episode.turns})
+            in_hand.child.answer(number, question, answer)
         in_hand.heard(turn)
 
     def _end(self, key: EpisodeKey) -> None:
@@ -238,7 +236,7 @@ class AgentHost:
             ask, frames = in_hand.episode.ask(question, question.request.question)
         except (BudgetExceeded, ValueError) as error:
             if isinstance(error, BudgetExceeded):
-                in_hand.child.count(number, in_hand.episode.turns, error.limit)
+                in_hand.child.count(number, limit=error.limit)
             raise refusal_of(error) from None
         question.given = ask.keep + ask.given
         in_hand.asked_at[ask.member] = began
@@ -322,6 +320,6 @@ def _shown(row: bytes) -> str:
 
 def _turn_rewards(episode: HostedEpisode, ended: Ended) -> tuple[tuple[int, int, float], ...] | None:
     """With the turns' own names; None if there is no such turn."""
-    if any(not 0 <= place < episode.turns for place, _ in ended.turn_rewards):
+    if not all(episode.has_answered(place) for place, _ in ended.turn_rewards):
         return None
     return tuple((*episode.turn_at(place), value) for place, value in ended.turn_rewards)

@@ -206,7 +206,7 @@ class EndpointEpisodes:
         door = (self._endpoint.base_url, self._endpoint.key or "none") if has_door else NO_DOOR
         child.begin(number, seed, json.dumps(row).encode(), door)
         if has_door:
-            child.count(number, 1)  # its turns are between its client and the endpoint
+            child.count(number, 0)  # its turns are between its client and the endpoint
         try:
             async with asyncio.timeout(agent.start_timeout_s + agent.episode_timeout_s + REQUEST_S):
                 ended = await playing.ended

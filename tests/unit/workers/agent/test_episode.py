@@ -41,7 +41,10 @@ def test_asks_name_what_is_kept_and_given_and_their_digest():
     assert np.frombuffer(frame, "<i4").tolist() == [1, 2, 3]
     assert ask.digest == hashlib.blake2b(frame, digest_size=16).hexdigest()
     assert not played.turns
-    assert played.take(*turn(ask, [5, 6], attempt=9)) == (11, {"sampled": [5, 6], "ending": "stop"})
+    assert played.take(*turn(ask, [5, 6], attempt=9)) == (
+        11,
+        {"sampled": [5, 6], "ending": "stop", "place": 0},
+    )
     assert played.turns == 1
     ask, (frame,) = played.ask(12, {"tokens": [1, 2, 3, 5, 6, 7], "max_tokens": 2})
     assert (ask.number, ask.attempt, ask.keep, ask.given, ask.max_new_tokens) == (1, 10, 5, 1, 2)
@@ -75,6 +78,17 @@ def test_a_turn_that_answers_nothing_changes_nothing():
     word, frame = turn(ask, [2])
     assert played.take(*turn(ask, [2]))
     assert played.take(word, frame) is None
+
+
+def test_turns_are_placed_in_the_order_of_asking_whichever_is_answered_first():
+    played = episode()
+    first, beside, second = (played.ask(n, {"tokens": [n], "is_untrained": n == 2})[0] for n in (1, 2, 3))
+    assert played.take(*turn(second, [7]))[1]["place"] == 1
+    assert (played.turns, played.has_answered(0), played.has_answered(1)) == (1, False, True)
+    assert played.turn_at(1) == (second.member, 0)
+    assert played.take(*turn(beside, [7]))[1]["place"] == -1
+    assert played.take(*turn(first, [7]))[1]["place"] == 0
+    assert (played.turns, played.turn_at(0)) == (2, (first.member, 0))
 
 
 def test_limits_are_told_before_a_token_is_sampled_beyond_them():

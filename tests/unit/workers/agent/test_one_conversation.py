@@ -61,4 +61,4 @@ def test_a_turn_of_another_ask_answers_nothing(tokenizer):
     turns = [Turn(0, 0, 1, number, asked.member, 2, "stop", (Segment(2, 0, 1),)) for number in (1, 0)]
     late, mine = (episode.take(turn, (6).to_bytes(4, "little")) for turn in turns)
     assert late is None
-    assert mine == ("mine", {"sampled": [6], "ending": "stop"})
+    assert mine == ("mine", {"sampled": [6], "ending": "stop", "place": 0})

@@ -23,7 +23,7 @@ class OwnEnd:
 
 def test_an_episode_that_reads_the_pipe_empty_first_does_not_stop_the_loop():
     async def play(policy, row):
-        policy.notes.count(1, "")
+        policy.notes.count(0)
         return 1.0
 
     async def test():
@@ -55,6 +55,8 @@ def test_a_turn_at_the_door_that_is_told_of_behind_an_answer_counts_once():
     async def play(policy, row):
         await policy.generate([5])
         heard.append(policy.notes.turns)
+        policy.reward(0.5)
+        assert policy.notes.rewards == {0: 0.5}, "of the answer that it has just had"
         await policy.untrained.generate([5])
         heard.append(policy.notes.turns)
         return 1.0
@@ -66,12 +68,12 @@ def test_a_turn_at_the_door_that_is_told_of_behind_an_answer_counts_once():
         serving = loop.create_task(server.run())
         await asyncio.sleep(0)
         os.write(end.worker, packet(pipe.BEGIN, 1, 7, b"{}", "http://here/v1", "sk-1"))
-        answer = json.dumps({"sampled": [6], "ending": "stop", "turns": 1}).encode()
+        answer = json.dumps({"sampled": [6], "ending": "stop", "place": 0}).encode()
         assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ASK, 1)
-        counted = packet(pipe.COUNTED, 1, 2, "", "chatcmpl-1", 1)
+        counted = packet(pipe.COUNTED, 1, 1, "", "chatcmpl-1")
         os.write(end.worker, packet(pipe.ANSWER, 1, 1, answer) + counted)  # heard in one go
         assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ASK, 1)
-        late = json.dumps({"sampled": [6], "ending": "stop", "turns": 2}).encode()
+        late = json.dumps({"sampled": [6], "ending": "stop", "place": -1}).encode()
         os.write(end.worker, packet(pipe.ANSWER, 1, 2, late))
         assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 1)
         assert heard == [2, 2]

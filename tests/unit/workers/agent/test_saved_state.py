@@ -36,6 +36,18 @@ def test_what_was_said_is_cut_and_comes_back_with_a_state():
     assert again.log == said
 
 
+def test_rewards_of_turns_come_back_with_a_state_of_an_older_worker_too():
+    notes = Notes()
+    for place in (1, 0):
+        notes.count(place)
+    notes.state = b"state"
+    again, older = Notes(), Notes()
+    again.restore(notes.take_state())
+    assert again.answered == [1, 0]
+    older.restore(pack({"rewards": [[0, 0.5]], "turns": 2}, b"state"))
+    assert (older.answered, older.rewards) == ([0, 1], {0: 0.5})
+
+
 def asked_twice(state=b"mine"):
     """An episode that has had a turn, and has saved its state with the request for the next one."""
     played = HostedEpisode(BEGIN, b"{}", limits=LIMITS, renderer=None)

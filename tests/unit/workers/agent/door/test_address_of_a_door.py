@@ -9,7 +9,7 @@ class Line:
     """Has a turn of the door to tell of, once it is listened to."""
 
     def __init__(self, notes):
-        self._notes, self._untold = notes, [(1, "")]
+        self._notes, self._untold = notes, [(0, "")]
 
     def read_all(self):
         while self._untold:
@@ -41,7 +41,7 @@ def test_without_a_door_the_key_that_opens_one_is_named():
 def test_a_reward_is_for_the_answer_of_this_id_also_after_a_restart():
     notes = Notes()
     policy = AgentPolicy(Line(notes), seed=1, notes=notes, door=DoorAddress("http://here/v1", "sk-1"))
-    notes.count(2, "", "b", 1)
+    notes.count(1, "", "b")
     notes.state = b"mine"
     again = Notes()
     assert again.restore(notes.take_state()) == b"mine"

@@ -22,7 +22,7 @@ class Heard:
         self._notes = notes
 
     def read_all(self):
-        for word in ((1, "", "one", 0), (2, "", "two", 1), (2, "", "title", -1)):
+        for word in ((0, "", "one"), (1, "", "two"), (-1, "", "title")):
             self._notes.count(*word)
 
 
@@ -195,7 +195,7 @@ def test_what_no_session_returns_is_an_error(result):
 def test_a_mapping_without_rewards_is_nothing_earned_where_a_limit_was_reached():
     class AtTheLimit(Heard):
         def read_all(self):
-            self._notes.count(1, "tokens", "one", 0)
+            self._notes.count(0, "tokens", "one")
 
     notes = Notes()
     policy = AgentPolicy(AtTheLimit(notes), seed=1, notes=notes, door=ADDRESS)
