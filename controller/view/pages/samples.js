@@ -111,7 +111,7 @@ export function shown(sample, { by, go, hasText, member }) {
     make("p", { class: "dim" }, `kept for: ${sample.why}; staleness ${sample.staleness}; rewards ${short(Math.min(...rewards))} to ${short(Math.max(...rewards))}, mean ${short(mean)}`),
     make("div", { class: "row" }, "colour by ", button("version", "policy version"), button("logprob", "probability"), button("drift", "drift"), button("weight", "weight"),
       window.inFile ? null : link("its life", { page: "group", group: sample.group }),
-      window.inFile ? null : link("the same prompt over time", { ...NOTHING, prompt: sample.prompt_digest, sort: "newest", order: "up" }),
+      window.inFile ? null : link("the same prompt over time", { page: "samples", ...NOTHING, prompt: sample.prompt_digest, sort: "newest", order: "up" }),
       make("button", { onclick: () => download(sample.responses.map((one) => lineOf(sample, one)), `step_${sample.step}_group_${sample.group}.jsonl`) }, "JSONL")),
     make("div", { class: "legend" }, by === "version" ? versions.map((version) => make("span", { class: versionClass(version) }, `■ v${version}`)) : legend(by)),
     (by === "drift" || by === "weight") && !sample.responses.some((one) => one.weights.some((weight) => weight !== null))

@@ -1,0 +1,43 @@
+"""The view in a real browser: pages that are typed into, zoomed, resized and led astray stay of use."""
+
+from tests.support.chromium import (
+    LIMIT_MS,
+    browser,
+    link,
+    needs_chromium,
+    open_tab,
+    page,
+    playwright,
+    wait_for,
+)
+
+__all__ = ["browser", "link", "page"]  # fixtures
+pytestmark = needs_chromium
+
+
+def opened(browser, link, address, **more):
+    """A page of its own at an address of the view, where the browser may complain."""
+    base, token = link
+    found = browser.new_page(**({"viewport": {"width": 1280, "height": 800}} | more))
+    found.set_default_timeout(LIMIT_MS)
+    found.goto(f"{base}?token={token}{address}")
+    found.wait_for_selector("#page[data-page] section")
+    return found
+
+
+def changed(page, address, change):
+    """Let the page hear what `change` makes of the true answer at that address."""
+
+    def answer(route):
+        found = route.fetch().json()
+        change(found)
+        route.fulfill(json=found)
+
+    page.route(address, answer)
+
+
+def test_from_a_group_the_same_prompt_is_followed_over_time(page):
+    page.evaluate("location.hash = '#group?run=0&group=5'")
+    page.click("a:has-text('the same prompt over time')")
+    playwright.expect(page.locator(".hits tbody tr td:first-child")).to_have_text(["1", "1", "2"])
+    assert page.locator("nav a[aria-current]").inner_text() == "Samples"
