@@ -41,3 +41,19 @@ def test_from_a_group_the_same_prompt_is_followed_over_time(page):
     page.click("a:has-text('the same prompt over time')")
     playwright.expect(page.locator(".hits tbody tr td:first-child")).to_have_text(["1", "1", "2"])
     assert page.locator("nav a[aria-current]").inner_text() == "Samples"
+
+
+def test_a_group_that_nobody_knows_is_said_beside_the_form(browser, link):
+    page = opened(browser, link, "#group?run=0&group=999999")
+    page.locator("#page [role=alert]", has_text="999999").wait_for()
+    number = page.locator("input[name=group]")
+    assert number.input_value() == "999999"
+    number.fill("")
+    page.click("button:text-is('Show')")
+    assert "group=999999" in page.url, "no number is no group"
+    number.fill("3")
+    page.click("button:text-is('Show')")
+    page.wait_for_selector("svg rect")
+    page.evaluate("location.hash = '#group?run=0&group='")
+    wait_for(page, "The number of a prompt")
+    page.close()

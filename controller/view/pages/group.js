@@ -1,6 +1,7 @@
 // Group: the life of one prompt as bars over time, coloured by policy version, and its story.
 import { make, draw, card, table, short, versionClass } from "./dom.js";
 import { shown } from "./samples.js";
+import { Reading } from "./reading.js";
 
 export const isMoving = false, isOfMoment = true;
 // How a response that did not end by itself left its instance.
@@ -9,9 +10,13 @@ const LEFT = 74, ROW = 15, WIDTH = 1100, LINE = 14, LETTER = 6.2; // of the text
 
 export async function render({ ask, go, here }) {
   const search = make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); go({ page: "group", group: new FormData(event.target).get("group") }); } },
-    make("label", {}, "Group ", make("input", { name: "group", type: "number", min: 0, value: here.words.group ?? "" })), make("button", {}, "Show"));
-  if (here.words.group === undefined) return [card("Group", make("p", { class: "dim" }, "The number of a prompt, from 0; or click a group in the ledger."), search)];
-  const found = await ask(`groups/${encodeURIComponent(here.words.group)}`);
+    make("label", {}, "Group ", make("input", { name: "group", type: "number", min: 0, required: true, value: here.words.group ?? "" })), make("button", {}, "Show"));
+  if (!here.words.group) return [card("Group", make("p", { class: "dim" }, "The number of a prompt, from 0; or click a group in the ledger."), search)];
+  const found = await ask(`groups/${encodeURIComponent(here.words.group)}`).catch((error) => {
+    if (error instanceof Reading || error instanceof TypeError) throw error; // no answer of the view yet, or none at all
+    return { refused: error.message };
+  });
+  if (found.refused) return [card("Group", search, make("p", { class: "bad", role: "alert" }, found.refused))];
   const { life, standing } = found;
   const said = await spoken(ask, found.samples, { go, here });
   return [
