@@ -57,3 +57,30 @@ def test_a_group_that_nobody_knows_is_said_beside_the_form(browser, link):
     page.evaluate("location.hash = '#group?run=0&group='")
     wait_for(page, "The number of a prompt")
     page.close()
+
+
+def test_the_ledger_of_a_run_that_is_over_has_no_free_places_and_waits_for_nothing(page):
+    open_tab(page, "Ledger")
+    wait_for(page, "The run is over after 4 steps")
+    assert page.locator(".place.free").count() == 0
+    for words in ("waits for", "may start"):
+        assert words not in page.locator("section").first.inner_text()
+    page.evaluate("location.hash = '#ledger?run=0&at=40'")
+    wait_for(page, "The next step waits for")
+
+
+def test_scored_groups_that_an_earlier_batch_takes_are_said_to_be_drawn_elsewhere(page):
+    def late(ledger):
+        ledger["state"] = "live"
+        cell = {"state": "occupied", "version": 1, "done": 1, "finished": 4, "size": 4, "queued": 0}
+        cell |= {"tokens": 9, "is_blocker": False}
+        batch = {"state": "READY", "reserved": 0, "free": 0}
+        ledger["columns"] = [
+            batch | {"train_version": 4, "occupied": 3, "groups": [cell | {"id": 1}]},
+            batch | {"train_version": 5, "occupied": 0, "groups": [cell | {"id": 2}, cell | {"id": 3}]},
+        ]
+
+    changed(page, "**/ledger*", late)
+    open_tab(page, "Ledger")
+    wait_for(page, "takes 3 scored, of which 2 stand in a later column, that of their deadline")
+    page.unroute_all(behavior="wait")

@@ -13,7 +13,7 @@ const RULES = {
   prompts: ["--v4", "no prompt", "none is read and encoded: data, reward.workers"],
   weights: ["--v3", "no weights yet", "the first version is not published"],
   paused: ["--dim", "paused", "by an operator"],
-  ending: ["--line", "the run ends", "nothing more is started"],
+  ending: ["--good", "the run ends", "nothing more is started"],
 };
 const STATES = { occupied: "scored, waits for its batch", scoring: "being scored", generating: "generating, as high as it is done", queued: "queued: no response of it runs", training: "with the trainer" };
 
@@ -25,21 +25,22 @@ export async function render({ ask, go, here }) {
   });
   isBehind = !starts.trouble && starts.passed < starts.of;
   const open = (id) => go({ page: "group", group: id });
-  const columns = ledger.columns.map((column) => batch(column, ledger, open));
+  const isOver = ledger.state === "over" && ledger.number >= ledger.last;
+  const columns = ledger.columns.map((column) => batch(column, ledger, isOver, open));
   if (ledger.training.groups.length) {
     columns.unshift(make("div", { class: "column" }, make("h3", {}, `v${ledger.training.train_version} → v${ledger.training.train_version + 1}, with the trainer`),
       make("div", { class: "places" }, ledger.training.groups.map((group) => place(group, open)))));
   }
   return [
-    card(null, make("p", { class: "headline" }, `The next step waits for ${ledger.waiting_for}`),
+    card(null, make("p", { class: "headline" }, isOver ? `The run is over after ${short(ledger.training.train_version)} step${ledger.training.train_version === 1 ? "" : "s"}` : `The next step waits for ${ledger.waiting_for}`),
       make("p", { class: "dim" }, `Batches of ${ledger.batch_groups} groups; bound ${ledger.max_staleness}; ${ledger.reserved} groups under way, `
         + `${ledger.occupied} scored; ${short(ledger.fresh)} encoded prompts have not started.`),
       make("div", { class: "columns" }, columns),
       make("div", { class: "legend" }, Object.entries(STATES).map(([state, words]) => make("span", {}, make("i", { class: `swatch-${state}`, style: { background: colourOf(state) } }), words)),
         make("span", {}, make("i", { style: { border: "2px solid var(--bad)" } }), "due now: the batch cannot go without it"),
-        make("span", {}, make("i", { style: { border: "1px dashed var(--dim)" } }), "free"))),
+        isOver ? null : make("span", {}, make("i", { style: { border: "1px dashed var(--dim)" } }), "free"))),
     here.runs[here.run]?.config?.trainer?.algorithm === "sft" ? null : card(`Why not more: what kept the next prompt from starting${starts.steps ? `, over the last ${starts.steps.length - 1} steps` : ""}`, ...whyNotMore(starts)),
-    card("Who the next batch waits for", ...predicted(ledger, starts), ledger.waits.length ? table(["group", "state", "", "generated", "responses"], ledger.waits.map((wait) => [
+    isOver ? null : card("Who the next batch waits for", ...predicted(ledger, starts), ledger.waits.length ? table(["group", "state", "", "generated", "responses"], ledger.waits.map((wait) => [
       make("a", { href: "#", onclick: (event) => { event.preventDefault(); open(wait.group); } }, String(wait.group)), wait.state, wait.is_due ? make("span", { class: "bad" }, "due now") : "",
       wait.state === "scoring" ? "" : wait.left_s === null ? "–" : make("span", { class: wait.left_s === ledger.left_s ? "warn" : "" }, `in ~ ${duration(wait.left_s)}`),
       wait.state === "scoring" ? (wait.scorer ? `its rewards from ${wait.scorer}` : "a reward worker")
@@ -83,15 +84,17 @@ const isQueued = (group) => group.state === "generating" && group.queued > 0 && 
 
 const colourOf = (state) => ({ queued: "var(--dim)", occupied: "var(--good)", scoring: "var(--warn)", generating: "var(--accent)", training: "var(--v3)" })[state];
 
-function batch(column, ledger, open) {
-  const free = column.free < 0 ? 0 : Math.max(0, Math.min(column.free, ledger.batch_groups - column.groups.length));
-  const isNext = column.train_version === ledger.train_version;
+function batch(column, ledger, isOver, open) {
+  const free = column.free < 0 || isOver ? 0 : Math.max(0, Math.min(column.free, ledger.batch_groups - column.groups.length));
+  const isNext = column.train_version === ledger.train_version && !isOver;
+  const drawn = column.groups.filter((group) => group.state === "occupied").length, later = column.occupied - drawn; // a group is drawn at its deadline
   return make("div", { class: "column" },
     make("h3", {}, `${isNext ? "next: " : ""}v${column.train_version} → v${column.train_version + 1}`),
     make("div", { class: "places" }, column.groups.map((group) => place(group, open)),
       Array.from({ length: free }, () => make("span", { class: "place free", title: "a group may start here" }))),
-    make("p", { class: "dim" }, `${column.state.toLowerCase().replaceAll("_", " ")}: takes ${column.occupied} scored, ${column.reserved} under way, `
-      + `${column.free < 0 ? "any number" : column.free} may start`));
+    make("p", { class: "dim" }, isOver ? `left at the end: ${drawn} scored, ${column.reserved} under way`
+      : `${column.state.toLowerCase().replaceAll("_", " ")}: takes ${column.occupied} scored${later > 0 ? `, of which ${later} stand in a later column, that of their deadline` : ""}; `
+        + `${column.reserved} under way, ${column.free < 0 ? "any number" : column.free} may start`));
 }
 
 function place(group, open) {
