@@ -42,6 +42,7 @@ def operator() -> str:
 
 def order_of(action: str, argument: str, *, why: str, who: str) -> Message:
     """The message of an order. Raises: ConfigError if there is no such action, or its argument is missing."""
+    argument = argument.strip()
     known = (*get_args(Action), "drain")
     if action not in known:
         raise ConfigError(f"There is no action {action!r}; expected one of {', '.join(known)}.")
@@ -61,6 +62,7 @@ def order_of(action: str, argument: str, *, why: str, who: str) -> Message:
 def _as_json(assignment: str) -> str:
     """`key=VALUE` with the value, as YAML has it, in JSON. Raises: ConfigError."""
     key, equals, text = assignment.partition("=")
+    key = key.strip()
     if not equals:
         raise ConfigError(f"`set` needs {ARGUMENTS['set']}; found {assignment!r}.")
     try:

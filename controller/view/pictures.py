@@ -9,13 +9,16 @@ from heapq import nsmallest
 from math import inf
 from typing import Any
 
+from controller.core.commands import Send
 from controller.core.core import Core
+from controller.core.events import Received
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance, TextWorker
 from controller.core.waiting_for import next_step
 from controller.durability.replay import Replayed, in_words, kind, shortened
 from controller.view.critical_path import Awaited, awaited_groups, batch_left_s, expected
 from controller.view.written import at_most, is_number
+from protocol.messages import Close, Control, DrainWorker
 
 MOST_WAITS = 40
 MOST_MEMBERS = 8  # of one group that are told one by one
@@ -187,7 +190,10 @@ def group_of(core: Core, number: int) -> Json | None:
 
 
 def event_of(core: Core, turn: Replayed | None) -> Json | None:
-    """One event in words, and the commands that it gave; who is attached is called by name."""
+    """One event in words, and the commands that it gave; who is attached is called by name.
+
+    `answer`: what an operator was told, where the event is an order; else None.
+    """
     if turn is None:
         return None
     names = {worker.peer: worker.name for worker in core.state.registry.workers.values()}
@@ -205,7 +211,22 @@ def event_of(core: Core, turn: Replayed | None) -> Json | None:
         "text": named(in_words(turn.recorded)),
         "commands": shown,
         "more": max(0, len(turn.commands) - MOST_COMMANDS),
+        "answer": _answer(turn),
     }
+
+
+def _answer(turn: Replayed) -> Json | None:
+    """What an operator was told of an order, and whether it was refused."""
+    event = turn.recorded.event
+    if not isinstance(event, Received) or not isinstance(event.message, (Control, DrainWorker)):
+        return None
+    for command in turn.commands:
+        match command:
+            case Send(peer, Close(reason, is_fault)) if peer == event.peer:
+                return {"text": reason, "is_refused": is_fault}
+            case _:
+                pass
+    return None
 
 
 def _cell(core: Core, group: Group, blockers: set[int]) -> Json:

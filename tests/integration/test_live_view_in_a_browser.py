@@ -75,7 +75,7 @@ def order(page, title, *, why, argument=None):
         card.locator("input[name=argument]").fill(argument)
     card.locator("input[name=why]").fill(why)
     card.locator("button").click()
-    answer = page.locator("#page p[role=status]")
+    answer = card.locator("[role=status]")
     playwright.expect(answer).to_have_text(re.compile(r"\w"), timeout=LIMIT_MS)
     return answer.inner_text()
 

@@ -1,5 +1,11 @@
 """The view in a real browser: pages that are typed into, zoomed, resized and led astray stay of use."""
 
+import os
+
+from controller.core.events import Received
+from controller.durability.store import Store
+from protocol.ids import PeerId
+from protocol.messages import Control, DrainWorker
 from tests.support.chromium import (
     LIMIT_MS,
     browser,
@@ -8,8 +14,10 @@ from tests.support.chromium import (
     open_tab,
     page,
     playwright,
+    viewed,
     wait_for,
 )
+from tests.support.shown_run import cut, recorded
 
 __all__ = ["browser", "link", "page"]  # fixtures
 pytestmark = needs_chromium
@@ -84,3 +92,42 @@ def test_scored_groups_that_an_earlier_batch_takes_are_said_to_be_drawn_elsewher
     open_tab(page, "Ledger")
     wait_for(page, "takes 3 scored, of which 2 stand in a later column, that of their deadline")
     page.unroute_all(behavior="wait")
+
+
+def test_an_order_is_answered_where_it_was_given_and_those_so_far_follow_the_run(browser, tmp_path):
+    run = recorded(tmp_path / "run")
+    cut(run, 60)
+    (run / "summary.json").unlink()
+    (tmp_path / ".run.lock").write_text(str(os.getpid()))  # as if this process were its controller
+
+    def said(*orders):
+        store = Store(run / "run.db")
+        with store.transaction():
+            for order in orders:
+                store.append_event(99.0, Received(PeerId("a" * 32), order))
+        store.close()
+
+    with viewed(run) as (base, token):
+        page = opened(browser, (base, token), "#controls?run=0", viewport={"width": 1280, "height": 600})
+        page.on("dialog", lambda dialog: dialog.accept())
+        wait_for(page, "None.")
+        said(Control("pause", "", "anna@here", "lunch " + "w" * 400), DrainWorker("nobody"))
+        rows = page.locator("section", has_text="Orders so far").locator("tbody tr")
+        playwright.expect(rows).to_have_count(2)
+        playwright.expect(rows.filter(has_text="lunch")).to_contain_text(
+            "The run is paused", timeout=LIMIT_MS
+        )
+        playwright.expect(rows.filter(has_text="drain")).to_contain_text("refused: ", timeout=LIMIT_MS)
+        second = rows.filter(has_text="lunch").locator("td").nth(1)
+        assert second.inner_text() == "1 min 39 s"
+        assert second.locator("span").evaluate("(words) => words.getClientRects().length") == 1
+        card = page.locator("section", has=page.get_by_role("heading", name="Change a live key"))
+        card.locator("input[name=argument]").fill(" samples.groups = 6 ")
+        card.locator("button").click()
+        answer = card.locator("[role=status]")
+        playwright.expect(answer).to_have_class("bad")
+        button, box = card.locator("button").bounding_box(), answer.bounding_box()
+        assert "samples.groups" not in answer.inner_text(), "the key is understood; nobody is there to obey"
+        assert 0 <= box["y"] < 600
+        assert abs(box["y"] - button["y"]) < 2 * button["height"]
+        page.close()

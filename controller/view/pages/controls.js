@@ -12,31 +12,71 @@ const ORDERS = [
   ["set", "Change a live key", "It counts from now on; a new start reads the file again.", "samples.groups=8"],
 ];
 
+const AGAIN_MS = 2000; // until the next look at the orders of a run that goes on
+const MOST_ANSWERED = 20; // of the newest orders: for each the core is brought to its moment
+const SHOWN_ORDERS = 200; // answers that are remembered
+const answers = new Map(); // by run and event: what came of an order
 const POST = { atMoment: false, method: "POST", headers: { "content-type": "application/json", "x-staleflow-act": "1" } };
 
 export async function render(tools) {
   const { ask, here } = tools;
   const run = here.runs[here.run];
-  const soFar = make("div", {}, await given(tools));
+  const soFar = make("div", {});
   const listed = card("Orders so far", soFar);
+  list(soFar, tools);
+  follow(soFar, tools);
   if (!here.mayAct) return [card("Controls", make("p", { class: "dim" }, "This view may only look (--read-only).")), listed];
   if (run.state !== "live") return [card("Controls", make("p", { class: "dim" }, "The run does not go on, so nobody could obey.")), listed];
-  const answer = make("p", { role: "status" });
-  const refresh = async () => soFar.replaceChildren(await given(tools));
-  return [card("Answer", answer), ...ORDERS.map(([action, title, words, argument]) => card(title, make("p", { class: "dim" }, words),
-    make("form", { onsubmit: (event) => { event.preventDefault(); give(ask, action, title, new FormData(event.target), answer).then(refresh); } },
-      make("div", { class: "row" }, argument ? make("input", { name: "argument", placeholder: argument, required: true, "aria-label": argument }) : null,
-        make("input", { name: "why", placeholder: "why", "aria-label": "why" }), make("button", {}, title))))), standing(ask), listed];
+  return [...ORDERS.map((order) => form(order, ask, () => list(soFar, tools))), standing(ask), listed];
 }
 
-/** The orders in the journal; what came of one are the commands of its event. */
-async function given({ ask, go }) {
+/** One order; what the run answers stands beside its button. */
+function form([action, title, words, argument], ask, after) {
+  const answer = make("span", { role: "status" });
+  return card(title, make("p", { class: "dim" }, words),
+    make("form", { onsubmit: (event) => { event.preventDefault(); give(ask, action, title, new FormData(event.target), answer).then(after); } },
+      make("div", { class: "row" }, argument ? make("input", { name: "argument", placeholder: argument, required: true, "aria-label": argument }) : null,
+        make("input", { name: "why", placeholder: "why", "aria-label": "why" }), make("button", {}, title), answer)));
+}
+
+/** Look again as long as the page stands there and the run goes on. */
+function follow(place, tools) {
+  setTimeout(async () => {
+    if (!place.isConnected) return;
+    if (!document.hidden && tools.here.runs[tools.here.run].state === "live") await list(place, tools);
+    follow(place, tools);
+  }, AGAIN_MS);
+}
+
+/** The orders in the journal, and what the run answered to each; what stands there stays if nothing is new. */
+async function list(place, { ask, go, here }) {
+  const run = here.run;
   const { orders, error } = await ask("orders", {}, { atMoment: false }).catch((error) => ({ orders: [], error: error.message }));
-  if (error) return make("p", { class: "bad" }, error);
-  if (!orders.length) return make("p", { class: "dim" }, "None.");
-  return table(["event", "second", "who", "order", "why"], orders.map((one) => [
+  const shown = () => JSON.stringify([orders, error, orders.map((one) => answers.get(`${run} ${one.number}`))]);
+  const draw = () => {
+    if (place.dataset.shown === shown()) return;
+    place.dataset.shown = shown();
+    place.replaceChildren(error ? make("p", { class: "bad" }, error) : orders.length ? tableOf(orders, run, go) : make("p", { class: "dim" }, "None."));
+  };
+  draw();
+  for (const { number } of orders.slice(0, MOST_ANSWERED).filter((one) => !answers.has(`${run} ${one.number}`))) {
+    const moment = await ask("moment", { event: number }, { atMoment: false }).catch(() => null);
+    if (moment === null) return; // the journal is being read, perhaps: at the next look
+    answers.set(`${run} ${number}`, moment.event?.answer ?? null);
+    if (answers.size > SHOWN_ORDERS) answers.delete(answers.keys().next().value);
+  }
+  draw();
+}
+
+function tableOf(orders, run, go) {
+  const outcome = (one) => {
+    const answer = answers.get(`${run} ${one.number}`);
+    return answer === undefined || answer === null ? "" : make("span", { class: answer.is_refused ? "bad" : "" }, answer.is_refused ? `refused: ${answer.text}` : answer.text);
+  };
+  const whole = (words) => make("span", { class: "whole" }, words);
+  return table(["event", "second", "who", "order", "why", "answer"], orders.map((one) => [
     make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "why", at: one.number }); } }, String(one.number)),
-    duration(one.now_s), one.who, `${one.action} ${one.argument}`, one.why]));
+    whole(duration(one.now_s)), one.who, `${one.action} ${one.argument}`, make("span", { class: "long" }, one.why), outcome(one)]));
 }
 
 /** A question to a worker of this machine: where do all its threads stand? */
@@ -56,7 +96,7 @@ function standing(ask) {
 }
 
 async function give(ask, action, title, words, answer) {
-  const argument = words.get("argument") ?? "";
+  const argument = (words.get("argument") ?? "").trim();
   if (!window.confirm(`${title}${argument ? ` ${argument}` : ""}?`)) return;
   answer.textContent = "…";
   try {
@@ -67,4 +107,5 @@ async function give(ask, action, title, words, answer) {
     answer.className = "bad";
     answer.textContent = error.message;
   }
+  answer.scrollIntoView({ block: "nearest" });
 }

@@ -21,6 +21,8 @@ from protocol.messages import Control, DrainWorker
          Control("set", 'staleness.in_flight_batches="auto"', "me", "why")),
         ("set", "evaluation.threshold=1e-3",
          Control("set", "evaluation.threshold=0.001", "me", "why")),
+        ("set", " samples.groups = 6 ", Control("set", "samples.groups=6", "me", "why")),
+        ("abort", " 12 ", Control("abort", "12", "me", "why")),
         ("drain", "rollout-1", DrainWorker("rollout-1")),
     ],
 )  # fmt: skip

@@ -12,8 +12,8 @@ from controller.view.door.access import HEADERS
 from controller.view.door.viewers import MOST, PAGE
 from protocol.errors import ConfigError
 from protocol.ids import PeerId
-from protocol.messages import Control
-from tests.support.shown_run import Browser, recorded
+from protocol.messages import Control, DrainWorker
+from tests.support.shown_run import Browser, cut, recorded
 
 RUN = "/api/runs/0"
 
@@ -311,6 +311,22 @@ def test_orders_so_far_are_those_of_the_journal(tmp_path):
         ("unpause", "anna@here", "lunch"),
         ("pause", "anna@here", "lunch"),
     ]
+
+
+def test_what_an_order_was_answered_is_told_with_its_event(tmp_path):
+    run = recorded(tmp_path / "run")
+    cut(run, 60)
+    store = Store(run / "run.db")
+    with store.transaction():
+        store.append_event(99.0, Received(PeerId("a" * 32), Control("pause", "", "anna@here", "lunch")))
+        store.append_event(99.0, Received(PeerId("a" * 32), DrainWorker("nobody")))
+    store.close()
+    browser = Browser(run)
+    last = browser.json(f"{RUN}/moment")[1]["last"]
+    answers = [browser.json(f"{RUN}/moment?event={last - back}")[1]["event"]["answer"] for back in (2, 1, 0)]
+    assert [answer and answer["is_refused"] for answer in answers] == [None, False, True]
+    assert answers[1]["text"].startswith("The run is paused")
+    assert "nobody" in answers[2]["text"]
 
 
 def test_a_page_more_than_a_view_serves_is_told_so(path):
