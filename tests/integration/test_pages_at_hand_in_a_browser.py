@@ -131,3 +131,61 @@ def test_an_order_is_answered_where_it_was_given_and_those_so_far_follow_the_run
         assert 0 <= box["y"] < 600
         assert abs(box["y"] - button["y"]) < 2 * button["height"]
         page.close()
+
+
+SPAN = "Number(new URLSearchParams(location.hash.split('?')[1]).get('{}'))"
+WHEEL = """([key, deltaX, deltaY, times]) => {
+    const view = document.querySelector('canvas.timeline[style*=width]'); // which is drawn
+    for (let tick = 0; view && tick < times; tick += 1)
+        view.dispatchEvent(new WheelEvent('wheel', { deltaX, deltaY, [key]: true, clientX: 600, cancelable: true }));
+    return Boolean(view);
+}"""
+
+
+def width_of(page):
+    """Seconds of the timeline that the address asks for."""
+    return page.evaluate(f"{SPAN.format('end')} - {SPAN.format('begin')}")
+
+
+def test_quick_turns_of_the_wheel_add_up_and_a_sideways_wheel_zooms_both_ways(page):
+    open_tab(page, "Timeline")
+    assert "ctrl" in page.inner_text("output.dim")
+    whole_s = page.evaluate("fetch('/api/runs/0/timeline').then((answer) => answer.json())")["until_s"]
+    page.wait_for_function(WHEEL, arg=["ctrlKey", 0, -100, 5])
+    page.wait_for_url("**begin=**")
+    assert abs(width_of(page) - whole_s / 1.5**5) < 0.01
+    page.wait_for_function(WHEEL, arg=["shiftKey", 100, 0, 2])
+    assert abs(width_of(page) - whole_s / 1.5**3) < 0.01
+    page.wait_for_function(WHEEL, arg=["shiftKey", -100, 0, 1])
+    assert abs(width_of(page) - whole_s / 1.5**4) < 0.01
+
+
+def test_a_span_that_is_none_of_the_run_is_said_and_the_whole_run_is_shown(browser, link):
+    for words in ("begin=3&end=2", "begin=9999999&end=99999999", "begin=some&end=more"):
+        page = opened(browser, link, f"#timeline?run=0&{words}")
+        page.locator("#page [role=alert]", has_text="is no span of this run").wait_for()
+        assert page.locator("canvas.timeline").count() == 1
+        assert not page.is_visible("#trouble")
+        page.close()
+
+
+def test_a_late_moment_takes_nobody_from_where_they_have_gone(page):
+    open_tab(page, "Timeline")
+    page.wait_for_selector("canvas.timeline[style*=width]")
+    asked = {
+        "**/moment?second=*": lambda: page.locator("canvas.timeline").click(position={"x": 400, "y": 30}),
+        "**/moment?*seek=last": lambda: page.click("#undecide"),
+        "**/moment?step=2": lambda: page.fill("#step", "2") or page.press("#step", "Enter"),
+    }
+    held = []
+    for (address, act), name in zip(asked.items(), ("Metrics", "Why", "Compare"), strict=True):
+        page.route(address, lambda route: held.append(route))
+        with page.expect_request(address):
+            act()
+        open_tab(page, name)
+        with page.expect_response(address):
+            held.pop().continue_()
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+        assert page.locator("nav a[aria-current]").inner_text() == name
+        assert "at=" not in page.url
+    page.unroute_all(behavior="wait")

@@ -176,8 +176,9 @@ function showMoment(moment) {
 
 /** Go to the nearest event that gave commands. */
 async function seek(direction) {
+  const from = location.hash;
   const found = await ask("moment", { event: here.number, seek: direction }, { atMoment: false, isPatient: true }).catch(() => null);
-  if (found !== null) go({ at: found.number });
+  if (found !== null && location.hash === from) go({ at: found.number });
 }
 
 function listen() {
@@ -194,8 +195,9 @@ function listen() {
   byId("step").addEventListener("change", async () => {
     const step = byId("step").value;
     if (step === "") return;
+    const from = location.hash;
     const found = await ask("moment", { step }, { atMoment: false, isPatient: true }).catch(() => null);
-    if (found !== null) go({ at: found.number });
+    if (found !== null && location.hash === from) go({ at: found.number });
   });
   byId("run").addEventListener("change", () => go({ run: byId("run").value, at: null, group: null, step: null }));
   byId("page").addEventListener("pointerdown", () => { here.isHeld = true; });

@@ -14,21 +14,27 @@ let isBehind = false;
 export const isWaiting = () => isBehind;
 
 export async function render({ ask, go, here }) {
-  const words = { ...(here.words.begin ? { begin: here.words.begin } : {}), ...(here.words.end ? { end: here.words.end } : {}), find: here.words.find ?? "" };
-  const found = await ask("timeline", words, { atMoment: false });
+  const { found, refused } = await spanned(ask, here.words);
   isBehind = !found.trouble && found.passed < found.of;
   const find = make("input", { type: "search", size: 30, maxlength: 200, placeholder: "rollout-1*  idle>20%  slowest 10", value: here.words.find ?? "", "aria-label": "filter of workers", title: FILTERS, onchange: (event) => go({ find: event.target.value || null }) });
-  const move = (begin, end) => { place.show(begin, end); go({ begin: Math.max(0, begin).toFixed(3), end: Math.max(begin + 0.01, Math.min(end, found.until_s)).toFixed(3) }); };
-  const zoom = (factor, at = (found.begin_s + found.end_s) / 2) => move(at - (at - found.begin_s) * factor, at + (found.end_s - at) * factor);
-  const shift = (share) => { const width = found.end_s - found.begin_s; move(Math.max(0, found.begin_s + share * width), Math.max(0, found.begin_s + share * width) + width); };
-  const readout = make("output", { class: "dim" }, "Point at a span.");
-  const place = canvas(found, { move, zoom, readout, open: (second, who) => openMoment(ask, go, second, who) });
+  const seen = { begin: found.begin_s, end: found.end_s }; // what is drawn now: the next zoom begins there, whether or not its answer has come
+  const move = (begin, end) => {
+    seen.begin = Math.max(0, Math.min(begin, found.until_s - 0.01));
+    seen.end = Math.max(seen.begin + 0.01, Math.min(end, found.until_s));
+    place.show(seen.begin, seen.end);
+    go({ begin: seen.begin.toFixed(3), end: seen.end.toFixed(3) });
+  };
+  const zoom = (factor, at = (seen.begin + seen.end) / 2) => move(at - (at - seen.begin) * factor, at + (seen.end - at) * factor);
+  const slide = (seconds) => { const width = seen.end - seen.begin, begin = Math.max(0, Math.min(seen.begin + seconds, found.until_s - width)); move(begin, begin + width); };
+  const shift = (share) => slide(share * (seen.end - seen.begin));
+  const readout = make("output", { class: "dim" }, "Point at a span. Drag to move, ctrl or shift and the wheel to zoom, click to go to a moment.");
+  const place = canvas(found, { seen, zoom, slide, shift, readout, open: (second, who) => openMoment(ask, go, second, who) });
   return [
     card(null, make("div", { class: "row" }, ...(window.inFile ? [] : [find,
       make("button", { onclick: () => zoom(0.5), "aria-label": "zoom in" }, "+"), make("button", { onclick: () => zoom(2), "aria-label": "zoom out" }, "−"),
       make("button", { onclick: () => shift(-0.5), "aria-label": "earlier" }, "⟵"), make("button", { onclick: () => shift(0.5), "aria-label": "later" }, "⟶"),
       make("button", { onclick: () => go({ begin: null, end: null }) }, "whole run")]),
-      found.refused ? make("span", { class: "bad", role: "alert" }, found.refused) : null,
+      ...[refused, found.refused].filter(Boolean).map((said) => make("span", { class: "bad", role: "alert" }, said)),
       make("span", {}, `${duration(found.begin_s)} to ${duration(found.end_s)}, ${found.count} workers`), progress(found)),
       place.element, readout,
       legendOf([found])),
@@ -39,6 +45,16 @@ export async function render({ ask, go, here }) {
   ];
 }
 
+/** The lanes of the span that the address asks for; of the whole run, and why, if that is none of it. */
+async function spanned(ask, { begin, end, find = "" }) {
+  const look = (span) => ask("timeline", { ...span, find }, { atMoment: false });
+  const isSpan = [begin ?? 0, end ?? Infinity].every((second) => Number(second) >= 0) && Number(end ?? Infinity) > Number(begin ?? 0);
+  const found = isSpan ? await look({ ...(begin ? { begin } : {}), ...(end ? { end } : {}) }) : await look({});
+  if (isSpan && (!begin || Number(begin) < found.until_s)) return { found, refused: "" };
+  const whole = isSpan ? await look({}) : found;
+  return { found: whole, refused: `From ${begin || 0} to ${end || "the end"} is no span of this run, which has the seconds 0 to ${whole.until_s.toFixed(1)}; all of it is shown.` };
+}
+
 function progress(found) {
   if (found.trouble) return make("span", { class: "bad" }, found.trouble);
   return found.passed < found.of ? make("span", { class: "warn", role: "status" }, `reading the history: ${short(found.passed)} of ${short(found.of)} events, as far as ${duration(found.known_s)}`) : null;
@@ -46,8 +62,9 @@ function progress(found) {
 
 /** The run at that second, and what the worker whose lane was clicked had in hand. */
 async function openMoment(ask, go, second, who) {
+  const from = location.hash;
   const moment = await ask("moment", { second }, { atMoment: false, isPatient: true }).catch(() => null);
-  if (moment !== null) go({ page: "now", at: moment.number, who });
+  if (moment !== null && location.hash === from) go({ page: "now", at: moment.number, who });
 }
 
 const isIdle = (kind) => kind.startsWith("idle") || kind.startsWith("waits");
@@ -208,26 +225,26 @@ function niceStep(least) {
   return size * ([1, 2, 5].find((one) => one * size >= least) ?? 10);
 }
 
-function listen(view, found, { move, zoom, readout, open, show }, bands) {
-  const span = found.end_s - found.begin_s;
-  const second = (event) => { const box = view.getBoundingClientRect(); return found.begin_s + (Math.max(0, event.clientX - box.left - LEFT) / (box.width - LEFT - 4)) * span; };
+function listen(view, found, { seen, zoom, slide, shift, readout, open, show }, bands) {
+  const span = () => seen.end - seen.begin;
+  const second = (event) => { const box = view.getBoundingClientRect(); return seen.begin + (Math.max(0, event.clientX - box.left - LEFT) / (box.width - LEFT - 4)) * span(); };
   const laneAt = (event) => { const y = event.clientY - view.getBoundingClientRect().top - TOP - bands.length * (BAND + GAP); return y < 0 ? undefined : found.lanes[Math.floor(y / ROW)]; };
   let pressed = null;
-  view.addEventListener("wheel", (event) => { if (!event.ctrlKey && !event.shiftKey) return; event.preventDefault(); zoom(event.deltaY > 0 ? 1.5 : 1 / 1.5, second(event)); }, { passive: false });
+  view.addEventListener("wheel", (event) => { if (!event.ctrlKey && !event.shiftKey) return; event.preventDefault(); zoom((event.deltaY || event.deltaX) > 0 ? 1.5 : 1 / 1.5, second(event)); }, { passive: false });
   view.addEventListener("pointerdown", (event) => { pressed = { x: event.clientX, at: second(event) }; view.setPointerCapture(event.pointerId); });
   view.addEventListener("pointerup", (event) => {
     if (pressed === null) return;
     const gone = second(event) - pressed.at, isClick = Math.abs(event.clientX - pressed.x) < 4;
-    if (isClick) open(pressed.at, laneAt(event)?.name); else { const begin = Math.max(0, found.begin_s - gone); move(begin, begin + span); }
+    if (isClick) open(pressed.at, laneAt(event)?.name); else slide(-gone);
     pressed = null;
   });
   view.addEventListener("pointermove", (event) => {
     const gone = pressed === null ? 0 : second(event) - pressed.at;
-    if (gone && Math.abs(event.clientX - pressed.x) >= 4) show(found.begin_s - gone, found.end_s - gone);
+    if (gone && Math.abs(event.clientX - pressed.x) >= 4) show(seen.begin - gone, seen.end - gone);
     readout.textContent = at(found, second(event), event.clientY - view.getBoundingClientRect().top - TOP - bands.length * (BAND + GAP));
   });
   view.addEventListener("keydown", (event) => {
-    const act = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), a: () => move(Math.max(0, found.begin_s - span / 2), Math.max(0, found.begin_s - span / 2) + span), d: () => move(found.begin_s + span / 2, found.end_s + span / 2) }[event.key];
+    const act = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), a: () => shift(-0.5), d: () => shift(0.5) }[event.key];
     if (act) { event.preventDefault(); act(); }
   });
 }
