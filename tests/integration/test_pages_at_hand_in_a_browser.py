@@ -189,3 +189,28 @@ def test_a_late_moment_takes_nobody_from_where_they_have_gone(page):
         assert page.locator("nav a[aria-current]").inner_text() == name
         assert "at=" not in page.url
     page.unroute_all(behavior="wait")
+
+
+PIXELS = "view.getContext('2d').getImageData(0, 0, view.width, view.height).data"
+
+
+def assert_follows_theme(page, canvas):
+    """That what is drawn there is drawn anew in another theme."""
+    view = page.wait_for_selector(canvas)
+    page.wait_for_function(f"(view) => {PIXELS}.some((one) => one)", arg=view)
+    page.evaluate(f"(view) => {{ window.before = {PIXELS}.join(); }}", view)
+    page.emulate_media(color_scheme="dark")
+    again = f"(() => {{ const view = document.querySelector({canvas!r}); return view ? {PIXELS} : []; }})()"
+    page.wait_for_function(f"() => {again}.some((one) => one) && {again}.join() !== window.before")
+    page.emulate_media(color_scheme="light")
+    page.wait_for_function(f"() => {again}.join() === window.before")
+
+
+def test_what_is_drawn_follows_the_theme(page):
+    open_tab(page, "Timeline")
+    assert_follows_theme(page, "canvas.timeline")
+    open_tab(page, "Metrics")
+    assert_follows_theme(page, ".heats canvas")
+    assert_follows_theme(page, ".plot canvas")
+    open_tab(page, "Compare")
+    assert_follows_theme(page, ".plot canvas")

@@ -1,5 +1,5 @@
 // Compare: up to eight runs on the same axes, their summaries, and the keys in which they differ.
-import { make, card, table, short, colour } from "./dom.js";
+import { make, card, table, short, colour, painted } from "./dom.js";
 import { padded, thinned } from "./metrics.js";
 import { legendOf, still } from "./timeline.js";
 
@@ -75,7 +75,7 @@ function flattened(tree, prefix = "") {
 
 function placed(key, axis, columns, remove) {
   const place = make("div", { class: "plot" }, make("h3", {}, key, make("button", { title: `leave ${key} out`, "aria-label": `leave ${key} out`, onclick: remove }, "×")));
-  const watcher = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) { watcher.disconnect(); plot(place, key, axis, columns); } });
+  const watcher = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) { watcher.disconnect(); painted(place, () => plot(place, key, axis, columns)); } });
   watcher.observe(place);
   return place;
 }
@@ -85,6 +85,7 @@ function plot(place, key, axis, columns) {
   const points = [...new Set(there.flatMap((one) => one.x.filter((value) => value !== null)))].sort((a, b) => a - b);
   const aligned = there.map((one) => { const by = new Map(one.x.map((value, at) => [value, one.y[at]])); return points.map((value) => by.get(value) ?? undefined); });
   const [dim, line] = ["--dim", "--line"].map((name) => colour(name, place));
+  place.querySelector(".uplot")?.remove();
   const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: (self, splits) => splits.map(short) };
   new uPlot({
     width: Math.max(260, place.clientWidth), height: 190, legend: { show: false },

@@ -60,6 +60,24 @@ export const duration = (seconds) => {
 
 export const versionClass = (version) => `v${((version % 6) + 6) % 6}`;
 
+/** Call `paint` when the place has a width, and again when that or the theme changes, until the place is gone. */
+export function painted(place, paint) {
+  const theme = matchMedia("(prefers-color-scheme: dark)");
+  let wide = 0;
+  const onTheme = () => { if (place.isConnected) paint(); };
+  const watcher = new ResizeObserver(() => {
+    if (!place.isConnected) {
+      watcher.disconnect();
+      theme.removeEventListener("change", onTheme);
+    } else if (place.clientWidth !== wide) { // a height changes with what is painted
+      if (!wide) theme.addEventListener("change", onTheme);
+      wide = place.clientWidth;
+      paint();
+    }
+  });
+  watcher.observe(place);
+}
+
 /** What a colour of the theme is, for a canvas. */
 export function colour(name, place) {
   const probe = make("span", { style: { color: `var(${name})` } });

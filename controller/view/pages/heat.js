@@ -1,5 +1,5 @@
 // Heat: how old what was trained was, a column per step (or of some), a row per age, as dark as its share.
-import { make, colour, short } from "./dom.js";
+import { make, colour, short, painted } from "./dom.js";
 
 const ROW = 18, LEFT = 34, BOTTOM = 18, TOP = 4, MOST_HIGH = 210;
 const AGAIN_MS = 500; // until the next look, while the history is being read
@@ -28,8 +28,7 @@ function map(what, found, isLog) {
   const under = make("output", {}, `mean ${short(means)} versions`);
   const view = make("canvas", { role: "img", "data-scale": isLog ? "log" : "linear", "aria-label": `Staleness of trained ${what} over steps: mean ${short(means)} versions, at most ${oldest(columns)}` });
   const place = make("div", {}, view);
-  const watcher = new ResizeObserver(() => { if (place.isConnected) paint(view, place, { columns, found, row, isLog }); else watcher.disconnect(); });
-  watcher.observe(place);
+  painted(place, () => paint(view, place, { columns, found, row, isLog }));
   view.addEventListener("pointermove", (event) => {
     const box = view.getBoundingClientRect();
     const column = Math.floor(((event.clientX - box.left - LEFT) / (box.width - LEFT)) * columns.length), age = rows - 1 - Math.floor((event.clientY - box.top - TOP) / row);

@@ -1,5 +1,5 @@
 // Metrics: every number of metrics.jsonl, by prefix, over steps, time or tokens; and staleness as a map of heat.
-import { make, card, colour, short } from "./dom.js";
+import { make, card, colour, short, painted } from "./dom.js";
 import { heats } from "./heat.js";
 
 export const isMoving = false, isOfMoment = false;
@@ -67,7 +67,7 @@ function placed(key, columns, axis, how) {
   const watcher = new IntersectionObserver((seen) => {
     if (!seen.some((one) => one.isIntersecting)) return;
     watcher.disconnect();
-    plot(place, under, key, columns, axis, how);
+    painted(place, () => plot(place, under, key, columns, axis, how));
   });
   watcher.observe(place);
   return place;
@@ -83,6 +83,7 @@ function smoothed(values, over) {
 
 function plot(place, under, key, columns, axis, { smooth, isLog, laid }) {
   const [accent, dim, line, other] = ["--accent", "--dim", "--line", "--v1"].map((name) => colour(name, place));
+  place.querySelector(".uplot")?.remove();
   const drawn = (values) => (isLog ? values.map((one) => (one > 0 ? one : null)) : values);
   const values = drawn(smoothed(columns[key], smooth));
   const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: (self, splits) => splits.map((one) => (one === null ? "" : short(one))) };

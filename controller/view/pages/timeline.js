@@ -1,5 +1,5 @@
 // Timeline: what each worker did, and when. One canvas; drag to move, wheel or + and - to zoom, click a lane to go there and see what that worker has in hand.
-import { make, card, table, short, duration } from "./dom.js";
+import { make, card, table, short, duration, painted } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
 const LEFT = 118, ROW = 17, TOP = 22, GAP = 6, BAND = 56;
@@ -94,10 +94,9 @@ function canvas(found, acts) {
   const view = make("canvas", { class: "timeline", tabindex: 0, role: "img", "aria-label": `Timeline of ${found.count} workers; shares are in the tables below` });
   const place = make("div", { class: "wide" }, view);
   let colours = null, wide = 0;
-  const paint = () => { wide = Math.max(400, place.clientWidth); colours = palette(place); scale(view, wide, height); draw(view.getContext("2d"), wide, found, colours, found.begin_s, found.end_s); };
+  const paint = () => { wide = Math.max(400, place.clientWidth); colours = palette(place); scale(view, wide, height); draw(view.getContext("2d"), wide, found, colours, acts?.seen.begin ?? found.begin_s, acts?.seen.end ?? found.end_s); };
   const show = (begin, end) => { if (colours !== null && end > begin) requestAnimationFrame(() => draw(view.getContext("2d"), wide, found, colours, begin, end)); };
-  const watcher = new ResizeObserver(() => { if (place.isConnected) paint(); else watcher.disconnect(); });
-  watcher.observe(place);
+  painted(place, paint);
   if (acts !== null) listen(view, found, { ...acts, show }, bands);
   return { element: place, show };
 }
