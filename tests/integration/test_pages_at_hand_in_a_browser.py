@@ -214,3 +214,21 @@ def test_what_is_drawn_follows_the_theme(page):
     assert_follows_theme(page, ".plot canvas")
     open_tab(page, "Compare")
     assert_follows_theme(page, ".plot canvas")
+
+
+def test_a_comparison_may_have_no_run_and_no_metric_and_a_name_with_a_space(page):
+    changed(page, "**/metrics", lambda found: found["steps"].update({"reward/my reward": [1, 2, 3, 4]}))
+    open_tab(page, "Compare")
+    plots, on = page.locator(".plot"), page.locator("#page button[aria-pressed=true]")
+    page.select_option("select[aria-label='add a metric']", "reward/my reward")
+    page.locator(".plot h3", has_text="reward/my reward").wait_for()
+    page.evaluate("location.hash = '#compare?run=0&keys=loss'")
+    playwright.expect(plots).to_have_count(1)
+    page.click("button[aria-label='leave loss out']")
+    playwright.expect(plots).to_have_count(0)
+    on.first.click()
+    playwright.expect(on).to_have_count(1)
+    on.first.click()
+    playwright.expect(on).to_have_count(0)
+    wait_for(page, "No run is chosen")
+    page.unroute_all(behavior="wait")

@@ -7,24 +7,26 @@ export const isMoving = false, isOfMoment = false;
 const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 const FIRST = ["reward/mean", "staleness/mean", "throughput/tokens_per_s", "response_length/mean", "idle/trainer", "idle/rollout", "loss", "grad_norm"];
 const MOST = 8;
+const BETWEEN = "\n"; // metrics in the address: no name has it
 const AGAIN_MS = 1000; // until the next look at timelines, while histories are being read
 
 export async function render({ go, here, fetchHere }) {
   if (here.runs.length < 2) return [card("Compare", make("p", { class: "dim" }, "There is one run here. Start the view with several: launch.py view RUN RUN ..."))];
-  const wanted = (here.words.runs ?? here.runs.map((run, place) => place).slice(0, MOST).join(",")).split(",").map(Number).filter((place) => place in here.runs).slice(0, MOST);
+  const wanted = (here.words.runs ?? here.runs.map((run, place) => place).slice(0, MOST).join(",")).split(",").filter(Boolean).map(Number).filter((place) => place in here.runs).slice(0, MOST);
   const columns = await Promise.all(wanted.map(async (place) => {
     const answer = await fetchHere(`/api/runs/${place}/metrics`);
     const found = await answer.json();
     return { place, run: here.runs[place], steps: answer.ok ? found.steps : {}, trouble: found.error };
   }));
   const keys = [...new Set(columns.flatMap((one) => Object.keys(one.steps)))].filter((key) => key !== "step" && key !== "time_s" && key !== "lines per point");
-  const chosen = (here.words.keys ?? FIRST.filter((key) => keys.includes(key)).slice(0, 6).join(" ")).split(" ").filter((key) => keys.includes(key));
+  const chosen = (here.words.keys?.split(BETWEEN) ?? FIRST.filter((key) => keys.includes(key)).slice(0, 6)).filter((key) => keys.includes(key));
   const axis = here.words.axis in AXES ? here.words.axis : "step";
-  return [card(null, make("div", { class: "row" }, here.runs.map((run, place) => toggle(run, place, wanted, go)),
+  const chooser = card(null, make("div", { class: "row" }, here.runs.map((run, place) => toggle(run, place, wanted, go)),
     "over ", make("select", { "aria-label": "axis", onchange: (event) => go({ axis: event.target.value }) }, Object.entries(AXES).map(([value, words]) => make("option", { value, selected: value === axis }, words))),
-    make("select", { "aria-label": "add a metric", onchange: (event) => go({ keys: [...chosen, event.target.value].join(" ") }) }, make("option", { value: "" }, "add a metric"), keys.filter((key) => !chosen.includes(key)).map((key) => make("option", { value: key }, key)))),
-    make("div", { class: "legend" }, columns.map((one, number) => make("span", {}, make("i", { style: { background: `var(--v${number % 6})` } }), one.run.name, one.trouble ? `: ${one.trouble}` : "")))),
-  card("Metrics", ...columns.flatMap((one) => thinned(one.steps).map((words) => make("div", { class: "dim" }, `${one.run.name}: `, words.textContent))), make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(" ") || null }))))),
+    make("select", { "aria-label": "add a metric", onchange: (event) => go({ keys: [...chosen, event.target.value].join(BETWEEN) }) }, make("option", { value: "" }, "add a metric"), keys.filter((key) => !chosen.includes(key)).map((key) => make("option", { value: key }, key)))),
+    make("div", { class: "legend" }, columns.map((one, number) => make("span", {}, make("i", { style: { background: `var(--v${number % 6})` } }), one.run.name, one.trouble ? `: ${one.trouble}` : ""))));
+  if (!columns.length) return [chooser, card("Metrics", make("p", { class: "dim" }, "No run is chosen: click those to be compared."))];
+  return [chooser, card("Metrics", ...columns.flatMap((one) => thinned(one.steps).map((words) => make("div", { class: "dim" }, `${one.run.name}: `, words.textContent))), make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(BETWEEN) }))))),
   lastValues(columns, ["step", "time_s", ...chosen]),
   differences(columns),
   here.words.lanes ? timelines(columns.map((one) => one.run), wanted, fetchHere)
@@ -58,7 +60,7 @@ function timelines(runs, places, fetchHere) {
 function toggle(run, place, wanted, go) {
   const isOn = wanted.includes(place);
   const next = isOn ? wanted.filter((one) => one !== place) : [...wanted, place].sort((a, b) => a - b);
-  return make("button", { class: isOn ? "on" : "", "aria-pressed": String(isOn), onclick: () => go({ runs: next.join(",") || null }) }, run.name);
+  return make("button", { class: isOn ? "on" : "", "aria-pressed": String(isOn), onclick: () => go({ runs: next.join(",") }) }, run.name);
 }
 
 /** Keys of the configuration that are not the same in all of them. */
