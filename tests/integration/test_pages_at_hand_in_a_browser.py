@@ -232,3 +232,34 @@ def test_a_comparison_may_have_no_run_and_no_metric_and_a_name_with_a_space(page
     playwright.expect(on).to_have_count(0)
     wait_for(page, "No run is chosen")
     page.unroute_all(behavior="wait")
+
+
+def test_a_long_name_and_a_narrow_window_make_no_page_wider(page):
+    def named(found):
+        found["runs"][0]["name"] = "L" * 120
+
+    changed(page, "**/api/runs", named)
+    changed(page, "**/metrics", lambda found: found["steps"].update({"reward/" + "k" * 90: [1, 2, 3, 4]}))
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.reload()
+    for name in ("Now", "Metrics", "Compare"):
+        open_tab(page, name)
+        page.wait_for_selector("#page section")
+        if name != "Now":
+            page.wait_for_selector(".plot canvas")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+        wide = "[...document.querySelectorAll('.plots, .plot, .plot h3')].filter((one) => "
+        assert page.evaluate(f"{wide} one.scrollWidth > one.clientWidth + 1).length") == 0, name
+    page.unroute_all(behavior="wait")
+
+
+def test_curves_are_as_wide_as_their_place_in_a_window_that_changes(page):
+    for name in ("Metrics", "Compare"):
+        open_tab(page, name)
+        page.wait_for_selector(".plot .uplot")
+        for width in (620, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_function("""() => {
+                const drawn = document.querySelector('.plot .uplot');
+                return drawn && Math.abs(drawn.getBoundingClientRect().width - drawn.parentElement.clientWidth) <= 1;
+            }""")  # fmt: skip
