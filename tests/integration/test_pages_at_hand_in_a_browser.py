@@ -263,3 +263,28 @@ def test_curves_are_as_wide_as_their_place_in_a_window_that_changes(page):
                 const drawn = document.querySelector('.plot .uplot');
                 return drawn && Math.abs(drawn.getBoundingClientRect().width - drawn.parentElement.clientWidth) <= 1;
             }""")  # fmt: skip
+
+
+LONG = 6_000  # tokens of a response
+LISTS = ("texts", "versions", "logprobs", "drifts", "weights")
+
+
+def test_of_long_responses_only_what_is_in_sight_is_drawn_token_by_token(page):
+    def longer(sample):
+        one = sample["responses"][0]
+        lists = {name: (one[name] * LONG)[:LONG] for name in LISTS}
+        sample["responses"] = [one | lists | {"member": member} for member in range(16)]
+
+    changed(page, "**/samples/1/5", longer)
+    page.evaluate("location.hash = '#samples?run=0&step=1&group=5'")
+    page.locator(".response", has_text=f"{LONG} tokens").first.wait_for()
+    tokens = page.locator(".response .text span[title]")
+    tokens.first.wait_for()
+    assert tokens.count() < LONG
+    last = page.locator(".response").last
+    words = last.locator(".text").evaluate("(text) => text.textContent.length")
+    assert last.locator(".text span[title]").count() == 0
+    last.evaluate("(response) => response.scrollIntoView({ block: 'end' })")
+    last.locator(".text span[title^='v']").last.wait_for()
+    assert last.locator(".text").evaluate("(text) => text.textContent.length") == words
+    page.unroute_all(behavior="wait")

@@ -11,6 +11,7 @@ const DRIFTS = [[-2, "d0", "2 nats less likely"], [-0.5, "d1", "less likely"], [
 const WEIGHTS = [[0, "d0", "0: left out"], [0.8, "d1", "under 0.8"], [1.25, "d2", "about 1"], [2, "d3", "up to 2"], [Infinity, "d4", "over 2"]];
 const MOST_STEPS = 200; // in the list; others are found by their number
 const PER_PAGE = 50;
+const TOKENS_AT_ONCE = 400; // drawn one by one when they come near to the window
 const isHeldOut = (group) => group >= 2 ** 40; // answered for an evaluation: nothing is trained of it
 const ASKED = ["of_step", "version", "reward_from", "reward_to", "age", "source", "only", "text", "sort", "order", "prompt", "part"]; // `page` is which page of the view
 const SORTS = { newest: "newest", reward: "reward", advantage: "advantage", length: "length", drift: "drift", repeats: "repeated 4-grams" };
@@ -123,13 +124,29 @@ export function shown(sample, { by, go, hasText, member }) {
 function response(one, by, isChosen) {
   const parts = Object.entries(one.parts).map(([name, value]) => `, ${name} ${short(value)}`).join("");
   const text = make("div", { class: "text" });
-  one.texts.forEach((token, place) => text.append(make("span", {
+  for (let begin = 0; begin < one.texts.length; begin += TOKENS_AT_ONCE) text.append(passage(one, begin, by));
+  return make("div", { class: `response${isChosen ? " chosen" : ""}` }, make("div", { class: "dim" }, `.${one.member}  reward ${short(one.reward)}${parts}${one.advantage === null ? "" : `, advantage ${short(one.advantage)}`}, ${one.texts.length} tokens, ends by ${one.ending}`), text);
+}
+
+/** Some tokens in a row: plain text, until they come near to the window. */
+function passage(one, begin, by) {
+  const tokens = one.texts.slice(begin, begin + TOKENS_AT_ONCE), place = make("div", { class: "passage" }, tokens.join(""));
+  const watcher = new IntersectionObserver((seen) => {
+    if (!seen.some((one) => one.isIntersecting)) return;
+    watcher.disconnect();
+    place.replaceChildren(...tokens.map((token, offset) => word(one, token, begin + offset, by)));
+  }, { rootMargin: "300px" });
+  watcher.observe(place);
+  return place;
+}
+
+function word(one, token, place, by) {
+  return make("span", {
     class: colour(one, place, by),
     title: one.versions[place] === null ? "given by the environment, not trained"
       : `v${one.versions[place]}, ${(100 * Math.exp(one.logprobs[place])).toFixed(1)} % (${one.logprobs[place]})`
         + (one.drifts[place] === null ? "" : `, drift ${one.drifts[place]}`) + (one.weights[place] === null ? "" : `, weight ${one.weights[place]}`),
-  }, token)));
-  return make("div", { class: `response${isChosen ? " chosen" : ""}` }, make("div", { class: "dim" }, `.${one.member}  reward ${short(one.reward)}${parts}${one.advantage === null ? "" : `, advantage ${short(one.advantage)}`}, ${one.texts.length} tokens, ends by ${one.ending}`), text);
+  }, token);
 }
 
 function colour(one, place, by) {
