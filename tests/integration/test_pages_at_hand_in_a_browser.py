@@ -288,3 +288,35 @@ def test_of_long_responses_only_what_is_in_sight_is_drawn_token_by_token(page):
     last.locator(".text span[title^='v']").last.wait_for()
     assert last.locator(".text").evaluate("(text) => text.textContent.length") == words
     page.unroute_all(behavior="wait")
+
+
+def test_the_legend_of_the_timeline_tells_apart_what_is_drawn_apart_and_no_more(page):
+    open_tab(page, "Timeline")
+    swatch = page.locator(".legend span", has=page.locator("i"))
+    colours = {
+        kind: swatch.filter(has_text=kind).first.locator("i").evaluate(
+            "(one) => getComputedStyle(one).backgroundColor"
+        )
+        for kind in ("encoding", "scoring")
+    }  # fmt: skip
+    assert colours["encoding"] != colours["scoring"]
+    assert "coloured by policy version" in page.inner_text(".legend")
+
+    def binned(found):
+        for lane in found["lanes"]:
+            lane |= {"bins": [0] * 240, "fullness": [1] * 240}
+            del lane["spans"]
+
+    changed(page, "**/api/runs/0/timeline*", binned)
+    page.reload()
+    page.locator(".legend", has_text="in one colour in lanes with too many spans").wait_for()
+    page.unroute_all(behavior="wait")
+
+
+def test_one_version_is_no_plural(page):
+    counts = {"trajectories": [[9, 1], [5, 5]], "tokens": [[0, 9], [99, 1]]}
+    changed(page, "**/ages", lambda found: found.update(counts, steps=[[1, 1], [2, 2]], is_cut=False))
+    open_tab(page, "Metrics")
+    page.locator(".heats canvas").first.hover(position={"x": 200, "y": 10})
+    page.locator(".heats output", has_text=", 1 version old").wait_for()
+    page.unroute_all(behavior="wait")

@@ -40,7 +40,7 @@ function map(what, found, isLog) {
 
 const oldest = (columns) => columns.reduce((most, ages) => Math.max(most, ages.findLastIndex((count) => count > 0)), 0);
 const stepsOf = (found, column) => { const [from, to] = found.steps[column]; return from === to ? `step ${from}` : `steps ${from} to ${to}`; };
-const ageOf = (found, age, rows) => (found.is_cut && age === rows - 1 ? `${age} or more versions old` : `${age} versions old`);
+const ageOf = (found, age, rows) => (found.is_cut && age === rows - 1 ? `${age} or more versions old` : `${age} version${age === 1 ? "" : "s"} old`);
 const shareOf = (ages, age) => ages[age] / Math.max(1, ages.reduce((sum, one) => sum + one, 0));
 
 /** How dark a share is: in proportion, or by its logarithm, so that a thousandth can still be seen. */

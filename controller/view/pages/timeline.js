@@ -3,7 +3,7 @@ import { make, card, table, short, duration, painted } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
 const LEFT = 118, ROW = 17, TOP = 22, GAP = 6, BAND = 56;
-const COLOURS = { generating: "--accent", pulling: "--ink", training: "--good", scoring: "--v4", encoding: "--v4", episodes: "--v4",
+const COLOURS = { generating: "--accent", pulling: "--ink", training: "--good", scoring: "--v4", encoding: "--v3", episodes: "--v5",
   starting: "--v1", gone: "--bad", paused: "--dim", "idle: bound": "--bad", "idle: cap": "--warn", "idle: data": "--v4", "idle: weights": "--v3", "idle: routing": "--v5", "idle: nothing to do": "--dim",
   "waits: rollout": "--accent", "waits: scoring": "--v5", "waits: weights": "--v3", "waits: data": "--v4", "waits: environments": "--v1", "waits: start-up": "--dim" };
 const BESIDE = { prefill: ["--warn", "prefill: no token yet since it got work or weights"], publishing: ["--v3", "publishing"], saving: ["--v5", "saving a checkpoint"], ahead: ["--accent", "training ahead of the batch"] };
@@ -85,7 +85,9 @@ const doneBeside = (found) => besideOf(found, found.lanes.flatMap((lane) => lane
 /** Which colour is what, of states that any of these has. */
 export const legendOf = (all) => make("div", { class: "legend" }, [...new Set(all.flatMap(used))].map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.55 : 1 } }), kind)),
   [...new Set(all.flatMap(doneBeside))].map((what) => make("span", {}, make("i", { style: { background: `var(${BESIDE[what][0]})`, height: "3px" } }), BESIDE[what][1])),
-  make("span", {}, "generating is coloured by policy version, and as dark as its places are taken"));
+  make("span", {}, [all.some((one) => one.lanes.some((lane) => lane.spans)) ? "generating is coloured by policy version, and as dark as its places are taken" : "",
+    all.some((one) => one.lanes.some((lane) => lane.bins)) ? "in one colour in lanes with too many spans, as dark as its share of the time (zoom in for more)" : "",
+    all.some((one) => one.fleet) ? "in one colour where a role is drawn as a band" : ""].filter(Boolean).join("; ")));
 
 /** A canvas, and `show(begin, end)`: what is known is drawn there at once, until the answer for those seconds comes. */
 function canvas(found, acts) {
