@@ -137,7 +137,8 @@ SPAN = "Number(new URLSearchParams(location.hash.split('?')[1]).get('{}'))"
 WHEEL = """([key, deltaX, deltaY, times]) => {
     const view = document.querySelector('canvas.timeline[style*=width]'); // which is drawn
     for (let tick = 0; view && tick < times; tick += 1)
-        view.dispatchEvent(new WheelEvent('wheel', { deltaX, deltaY, [key]: true, clientX: 600, cancelable: true }));
+        view.dispatchEvent(
+            new WheelEvent('wheel', { deltaX, deltaY, [key]: true, clientX: 600, cancelable: true }));
     return Boolean(view);
 }"""
 
@@ -261,7 +262,8 @@ def test_curves_are_as_wide_as_their_place_in_a_window_that_changes(page):
             page.set_viewport_size({"width": width, "height": 800})
             page.wait_for_function("""() => {
                 const drawn = document.querySelector('.plot .uplot');
-                return drawn && Math.abs(drawn.getBoundingClientRect().width - drawn.parentElement.clientWidth) <= 1;
+                const wide = drawn?.getBoundingClientRect().width;
+                return drawn && Math.abs(wide - drawn.parentElement.clientWidth) <= 1;
             }""")  # fmt: skip
 
 
