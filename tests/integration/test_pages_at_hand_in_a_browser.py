@@ -322,3 +322,31 @@ def test_one_version_is_no_plural(page):
     page.locator(".heats canvas").first.hover(position={"x": 200, "y": 10})
     page.locator(".heats output", has_text=", 1 version old").wait_for()
     page.unroute_all(behavior="wait")
+
+
+CONTRASTS = """() => {
+    const light = (words) => {
+        const [red, green, blue] = words.match(/[\\d.]+/g).slice(0, 3).map((one) => {
+            const share = Number(one) / 255;
+            return share <= 0.03928 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    return [...document.querySelectorAll('.legend i')].filter((one) => one.style.background).map((one) => {
+        const of = (element) => light(getComputedStyle(element).backgroundColor) + 0.05;
+        const pair = [of(one), of(one.closest('.card'))];
+        return [one.parentElement.textContent, Math.max(...pair) / Math.min(...pair)];
+    });
+}"""
+
+
+def test_each_colour_of_a_legend_is_seen_on_its_card(page):
+    changed(page, "**/api/runs/0/starts*", lambda found: found["seconds"].update(ending=9.0))
+    changed(page, "**/api/runs/0/now*", lambda found: found["spent_s"].update({"start-up": 9.0}))
+    for name, words in (("Ledger", "the run ends"), ("Now", "start-up")):
+        open_tab(page, name)
+        page.locator(".legend", has_text=words).first.wait_for()
+        found = page.evaluate(CONTRASTS)
+        assert found
+        assert not [(words, contrast) for words, contrast in found if contrast < 3], name
+    page.unroute_all(behavior="wait")

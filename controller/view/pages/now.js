@@ -5,7 +5,7 @@ export const isMoving = true, isOfMoment = true;
 const SILENT_S = 5; // from which on what stands here may be old
 const BEHIND_S = 1; // from which on it is told that the view has not read to the run's newest word
 const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
-const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--line" };
+const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--ink" };
 
 export async function render({ ask, go, here }) {
   const { find, who } = here.words;
