@@ -3,7 +3,9 @@
 Invariants:
 - Memory is bounded: MOST_PROMPTS prompts, 24 bytes each. When it is full, a new prompt takes the place of the
   one of its set that was met longest ago.
-- Only groups that are complete are learned from, so nothing favours short responses.
+- Only groups that are complete are learned from, so a long response counts as much as a short one, but where
+  some are dropped: of a group with spare responses only the first to end are seen, and of a group that grew
+  too old, or was itself a spare one, nothing is.
 - What is expected of a prompt follows from completed groups alone: nothing here sees a response that runs.
 
 A prompt is known by a number (its identity; 0 is none). The expectation for one that is remembered is a

@@ -2,7 +2,8 @@
 
 A window is `staleness.sampler_batches` batches of prompts that were read one after the other. Groups that
 start together are trained together, as far as the bound and their completion allow. Every prompt of a window
-starts before one of the next window does, so over a window nothing is favoured, whatever the order inside.
+starts before one of the next window does, so over a window no order favours anything. Redundancy, and rules
+that drop what grew too old, favour short responses all the same, as they do without a sampler.
 """
 
 import random
@@ -42,7 +43,8 @@ def similar_length(view: SamplingView) -> Sequence[int]:
     The long ones share few batches instead of stretching every one, and as a batch lives through
     max_staleness + 1 train steps, neighbours share these too. So batches go up and down in length once per
     window (every other one on the way down), from a place and in a direction that chance decides. A batch
-    alone is biased in length, and in whatever goes with length; all batches of a window together are not.
+    alone is biased in length, and in whatever goes with length; all batches of a window together are not by
+    this order.
     Source: RollPacker (arXiv 2509.21009) gathers long responses in rounds of their own too, in synchronous
     training, by racing.
     """

@@ -91,6 +91,23 @@ def test_later_epochs_have_batches_of_similar_length_and_the_books_close():
     assert outcome.summary["sampler/length_bias"] == 0
 
 
+@pytest.mark.parametrize(
+    "rule", [{"spare_responses": 1}, {"spare_groups": 2}, {"strategy": "roll_flash"}], ids=str
+)
+def test_no_bias_is_told_where_long_responses_are_called_off(rule):
+    simulation = Simulation(config(**rule), seed=2, with_digest=False)
+    outcome = simulation.run()
+    assert outcome.is_success, outcome.reason
+    told = [line for line in outcome.lines if "sampler/windows" in line]
+    assert sum(line["sampler/windows"] for line in told) >= 2
+    assert all((line["sampler/length_bias"] is None) == (line["sampler/dropped_share"] > 0) for line in told)
+    assert outcome.summary["sampler/length_bias"] is None
+    assert 0 < outcome.summary["sampler/dropped_share"] < 1
+    workload, last = simulation.cluster.workload, max(max(start.groups) for start in outcome.starts)
+    whole = fmean(workload.length(group, member) for group in range(last + 1) for member in (0, 1))
+    assert outcome.summary["sampler/trained_length"] < 0.9 * whole
+
+
 def test_what_a_filter_drops_is_told_as_bias():
     settings = config(filter="zero_variance", steps=20)
     outcome = Simulation(settings, seed=2, with_digest=False, check_every=20).run()
@@ -109,8 +126,9 @@ def test_streaming_keeps_the_bound_with_batches_of_similar_length():
     assert fmean(start.trajectories for start in outcome.starts) == 8
 
 
-def test_a_window_survives_a_snapshot_of_the_core():
-    settings = config()
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_window_survives_a_snapshot_of_the_core(spare):
+    settings = config(spare_responses=spare)
     simulation = Simulation(settings, seed=3, with_digest=False)
     simulation.on_start = lambda start: halt() if len(simulation.outcome.starts) == 12 else None
 
@@ -125,6 +143,9 @@ def test_a_window_survives_a_snapshot_of_the_core():
     assert twin.state.windows.lengths.expect(prompts) == core.state.windows.lengths.expect(prompts)
     assert all(one.seen for one in twin.state.windows.lengths.expect(prompts))
     assert twin.state.windows.total == core.state.windows.total
+    assert bool(core.state.windows.total.dropped) == bool(spare)
+    assert twin.state.windows._untold == core.state.windows._untold
+    assert twin.state.windows._open == core.state.windows._open
     waiting = [core.state.groups[group] for group in core.state.windows.waiting]
     Sampling(core.state)._order(waiting)
     Sampling(twin.state)._order([twin.state.groups[group.id] for group in waiting])

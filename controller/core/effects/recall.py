@@ -37,6 +37,7 @@ def remove(state: RunState, group: Group, end: GroupEnd, *, unneeded: tuple[int,
         worker.encoding.discard(group.id)
         worker.scoring.discard(group.id)
     state.accounts.close(group.response_tokens, end)
+    _tell_dropped(state, group)
     state.windows.left(group)
     if group.members:
         state.accounts.counts[f"groups/{end}"] += 1
@@ -56,6 +57,7 @@ def withdraw(state: RunState, group: Group) -> None:
     for member in group.members:
         state.queue.remove(member)
     state.accounts.close(group.response_tokens, "aborted")
+    _tell_dropped(state, group)
     for member in group.members:
         member.response_tokens = 0
         member.segments.clear()
@@ -143,6 +145,7 @@ def _drop_spare(state: RunState, group: Group) -> None:
     spare = [member for member in group.members if member.state in ("queued", "running", "waiting")]
     abort_running(state, spare)
     turns.call_off(state, group.episodes, f"group {group.id} is complete without it")
+    state.windows.dropped(group, [member.response_tokens for member in spare])
     for member in spare:
         state.queue.remove(member)  # held-out groups have none
         state.accounts.drop(member.response_tokens)
@@ -151,6 +154,12 @@ def _drop_spare(state: RunState, group: Group) -> None:
         state.lengths.observe_group(group.finished_lengths)
     if not group.is_evaluation:
         state.learn_lengths(group)
+
+
+def _tell_dropped(state: RunState, group: Group) -> None:
+    """The books of its window hear of a group that leaves, or starts over, before it was complete."""
+    if group.policy_version is not None and not group.is_complete:
+        state.windows.dropped(group, [member.response_tokens for member in group.members])
 
 
 def abort_running(state: RunState, members: Iterable[Trajectory]) -> None:

@@ -1,7 +1,9 @@
 """Windows of prompts: what was generated and trained of each, which is the exact bias of the sampler.
 
 Invariants: each group of a window counts once when it leaves the run, and a window is told when its last
-group has left; generated are all complete groups, also those that a filter drops; nothing here decides.
+group has left; generated are all complete groups, also those that a filter drops; dropped are responses that
+were called off before they ended, or whose group was. Where there are any, nobody knows how long they would
+have become, so the bias is not known either. Nothing here decides.
 """
 
 from collections import deque
@@ -21,6 +23,8 @@ class WindowTally:
     windows: int = 0
     generated: int = 0
     generated_tokens: int = 0
+    dropped: int = 0  # responses that were started and are of no complete group, or were not needed in theirs
+    dropped_tokens: int = 0  # that those had by then
     trained: int = 0
     trained_tokens: int = 0
     ages: int = 0  # of the trained ones, in versions
@@ -39,11 +43,14 @@ class WindowTally:
         new = self.generated - self.known
         generated = self.generated_tokens / max(1, self.generated)
         trained = self.trained_tokens / max(1, self.trained)
+        is_known = self.trained and generated and not self.dropped
         return {
             "sampler/windows": self.windows,
             "sampler/generated_length": generated,
             "sampler/trained_length": trained,
-            "sampler/length_bias": trained / generated - 1 if self.trained and generated else None,
+            "sampler/length_bias": trained / generated - 1 if is_known else None,
+            "sampler/dropped_share": self.dropped / max(1, self.generated + self.dropped),
+            "sampler/dropped_length": self.dropped_tokens / self.dropped if self.dropped else None,
             "sampler/staleness": self.ages / self.trained if self.trained else None,
             "sampler/staleness_by_token": self.ages_by_token / self.trained_tokens
             if self.trained_tokens
@@ -98,6 +105,13 @@ class Windows:
             tally.known_squares += squares
         else:
             tally.new_squares += squares
+
+    def dropped(self, group: Group, lengths: Sequence[int]) -> None:
+        """Responses that are called off, with the tokens that each has so far."""
+        window = self._open.get(group.window)
+        if window is not None:
+            window.tally.dropped += len(lengths)
+            window.tally.dropped_tokens += sum(lengths)
 
     def trained(self, group: Group, contribution: Contribution, train_version: int) -> None:
         """A group goes to the trainer."""

@@ -36,8 +36,26 @@ def test_a_window_is_told_when_its_last_group_has_left():
     assert found["sampler/length_bias"] == 430 / 4 / (2430 / 6) - 1
     assert found["sampler/staleness"] == (2 * 2 + 1 * 2) / 4
     assert found["sampler/staleness_by_token"] == (2 * 30 + 1 * 400) / 430
+    assert found["sampler/dropped_share"] == 0
+    assert found["sampler/dropped_length"] is None
     assert found["sampler/known_share"] == 4 / 6
     assert books.figures() == {}
+    assert books.total.figures() == found
+
+
+def test_a_bias_is_not_told_where_responses_were_called_off():
+    books = Windows()
+    short, spare = group(1, 10, 20), group(2, 100)
+    books.open([short, spare])
+    books.dropped(short, [50])
+    books.generated(short)
+    books.trained(short, short.contribute(), 1)
+    books.dropped(spare, [100, 0])
+    books.left(spare)
+    found = books.figures()
+    assert found["sampler/length_bias"] is None
+    assert found["sampler/dropped_share"] == 3 / 5
+    assert found["sampler/dropped_length"] == 50
     assert books.total.figures() == found
 
 
@@ -46,9 +64,10 @@ def test_groups_of_no_window_are_not_counted():
     one = group(1, 10)
     books.generated(one)
     books.trained(one, one.contribute(), 2)
+    books.dropped(one, [10])
     books.left(one)
     assert books.figures() == {}
-    assert books.total.trained == 0
+    assert books.total.trained == books.total.dropped == 0
 
 
 def test_the_error_of_what_was_expected_is_told_apart_by_whether_the_prompt_was_known():
