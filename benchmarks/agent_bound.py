@@ -104,7 +104,8 @@ def demand_of(config: Config, episodes: Sequence[Played]) -> Demand:
         demand,
         classes=with_tail(sorted(sampled), CLASSES, TAIL_CLASSES),
         prompt_tokens=round(demand.prompt_tokens + given / 2),
-        prefill_tokens=demand.prompt_tokens / config.rollout.group_size + given,
+        prefill_tokens=demand.prefill_tokens + given,
+        held_tokens=demand.held_tokens + given / 2,
         train_s=train_s,
         lost_s=demand.lost_s + train_s - demand.train_s,
     )

@@ -6,17 +6,21 @@ every length, so batches that are too small to hold the longest can beat it by s
 member of a group has to fit the same window, and a member's length has the workload's distribution whatever
 the correlation, so the program per response stays a bound; that a group waits for its slowest is not charged.
 
-The program: time is divided over decode-step times s_k. Variables: f_ck, share of the tokens of a class
-of lengths c decoded at s_k; y_k, instance seconds spent at s_k; z_k, share of the prefill there. An instance
-at s_k makes y_k / s_k steps, and each pays its fixed part, its compute, its reading of the KV cache and its
-prefill; the KV of those that decode fits; the steps of a class take at most as long as the bound leaves it.
-The least sum of y_k must fit into the instances' time; the period is found by bisection.
+The program: decode steps are sorted by how long they take, from s_k to s_k+1; the last kind has no end.
+Variables: f_ck, share of the tokens of a class of lengths c decoded in steps of kind k; y_k, instance
+seconds in such steps; n_k, how many there are; z_k, share of the prefill there; and the period. Each step
+pays its fixed part, its compute, its reading of the KV cache (each token with the mean context of its
+response) and its prefill; the KV of those that decode fits, where siblings share their prompt as far as can
+be. A response counts s_k for each of its steps of kind k, the least that it can take, and has to fit into
+what the staleness bound leaves it; all y_k together have to fit into the instances' time. So whatever a
+policy does is a point of the program, however coarse the kinds are, and the least period is no longer than
+its own. Finer kinds come closer; most are near the fastest step, where the longest responses run.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,9 +33,9 @@ from workers.simulated.workload import classes
 
 LENGTH_CLASSES = 48
 TAIL, TAIL_CLASSES = 0.04, 20  # the longest decide at small bounds: one class of the last 2 % hides them
-STEP_TIMES = 48
-SLOWEST_STEPS = 20.0  # times the fastest step; slower ones are never chosen within the KV of real devices
-PRECISION = 1.002  # of the period
+STEP_KINDS = 128
+SLOWEST_STEPS = 20.0  # times the fastest: from there on steps are of one kind
+NEAR_FASTEST = 1.5  # 1: edges of the kinds are a geometric series; more: the closer, the faster the steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Demand:
     classes: tuple[tuple[float, float], ...]  # (response tokens, share of the responses)
     prompt_tokens: int
     prefill_tokens: float  # per response: a prompt that siblings share is prefilled once
+    held_tokens: float  # of KV per response beside its own tokens: siblings that run together share a prompt
     batch: int  # responses of a train step
     kv_tokens: int
     rows: int
@@ -72,6 +77,7 @@ class Demand:
             classes=found,
             prompt_tokens=prompt,
             prefill_tokens=prompt / rollout.group_size,
+            held_tokens=prompt / rollout.group_size,
             batch=batch,
             kv_tokens=simulation.engine.kv_blocks * BLOCK,
             rows=rollout.max_running,
@@ -108,26 +114,41 @@ def hardware_bound(config: Config) -> float:
 
 
 @lru_cache(maxsize=256)
-def shortest_period_s(demand: Demand, max_staleness: int | None) -> float:
-    """Least seconds from one train step to the next; None: staleness does not matter."""
-    if max_staleness is None:
-        return max(demand.train_s, _instance_s(demand, None) / demand.capacity)
+def shortest_period_s(demand: Demand, max_staleness: int | None, kinds: int = STEP_KINDS) -> float:
+    """Least seconds from one train step to the next; None: staleness does not matter.
 
-    def is_possible(period_s: float) -> bool:
-        window_s = ((max_staleness + 1) * period_s - demand.lost_s) * demand.fastest
-        if window_s <= alone_s(demand, max(length for length, _ in demand.classes)):
-            return False
-        return _instance_s(demand, window_s) <= demand.capacity * period_s
+    `kinds`: of steps; fewer give a period that is shorter, never longer.
+    """
+    from scipy import sparse
+    from scipy.optimize import linprog  # late: only bounds need it
 
-    low = high = max(demand.train_s, 1e-6)
-    if is_possible(low):
-        return low
-    while not is_possible(high := 2 * high):
-        low = high
-    while high / low > PRECISION:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if is_possible(middle) else (middle, high)
-    return high
+    program = program_of(demand, kinds)
+    windows = [sparse.csr_matrix((0, 1))]
+    rows, limits, least_s = [program.rows], [program.limits], demand.train_s
+    if max_staleness is not None:
+        versions = max_staleness + 1
+        longest_s = alone_s(demand, max(length for length, _ in demand.classes)) / demand.fastest
+        least_s = max(least_s, (demand.lost_s + longest_s) / versions)
+        rows.append(program.latencies)
+        count = program.latencies.shape[0]
+        windows = [sparse.csr_matrix(np.full((count, 1), -versions * demand.fastest))]
+        limits.append(np.full(count, -demand.lost_s * demand.fastest))
+    rows.append(program.busy)
+    limits.append(np.zeros(1))
+    periods = sparse.vstack(
+        [sparse.csr_matrix((len(program.limits), 1)), *windows, sparse.csr_matrix([[-demand.capacity]])]
+    )
+    columns = program.busy.shape[1]
+    equal: Any = sparse.hstack([program.equal, sparse.csr_matrix((program.equal.shape[0], 1))])
+    matrix: Any = sparse.hstack([sparse.vstack(rows), periods])
+    cost = np.zeros(columns + 1)
+    cost[-1] = 1.0
+    solved: Any = linprog(
+        cost, A_ub=matrix.tocsr(), b_ub=np.concatenate(limits), A_eq=equal.tocsr(),
+        b_eq=np.ones(equal.shape[0]), bounds=[*[(0.0, None)] * columns, (least_s, None)], method="highs",
+    )  # fmt: skip
+    assert solved.status == 0, solved.message
+    return float(solved.fun)
 
 
 def alone_s(demand: Demand, length: float) -> float:
@@ -136,24 +157,18 @@ def alone_s(demand: Demand, length: float) -> float:
     return length * (demand.cost.decode_s(1) + demand.cost.decode_context_s * context)
 
 
-def _instance_s(demand: Demand, window_s: float | None) -> float:
-    """Least instance seconds (of speed 1) for one batch if every response has `window_s` to run.
+class StepProgram(NamedTuple):
+    """Sparse rows over v = (f_ck, y_k, n_k, z_k): `rows v <= limits` and `equal v = 1`."""
 
-    inf if it cannot be.
-    """
-    from scipy.optimize import linprog  # late: only bounds need it
-
-    matrix, limits, equal, kinds, _ = program(demand, window_s)
-    cost = np.zeros(matrix.shape[1])
-    cost[kinds * STEP_TIMES : (kinds + 1) * STEP_TIMES] = 1.0
-    solved: Any = linprog(
-        cost, A_ub=matrix, b_ub=limits, A_eq=equal, b_eq=np.ones(equal.shape[0]), method="highs"
-    )
-    return float(solved.fun) if solved.status == 0 else float("inf")
+    rows: Any
+    limits: Any
+    equal: Any
+    latencies: Any  # of each class: the least seconds in which one of its responses ends
+    busy: Any  # one row: instance seconds (of speed 1) in all
 
 
-def program(demand: Demand, window_s: float | None) -> tuple[Any, Any, Any, int, Any]:
-    """Rows `A v <= b` and `E v = 1` over v = (f_ck, y_k, z_k), the number of classes, and the steps s_k."""
+def program_of(demand: Demand, kinds: int) -> StepProgram:
+    """What one batch demands of the instances, with so many kinds of steps."""
     from scipy import sparse
 
     cost = demand.cost
@@ -161,35 +176,41 @@ def program(demand: Demand, window_s: float | None) -> tuple[Any, Any, Any, int,
     tokens = (
         demand.batch * np.array([share for _, share in demand.classes]) * lengths
     )  # of a class, per batch
-    contexts = demand.prompt_tokens + lengths / 2
-    fastest_s = cost.decode_s(1)
-    steps = np.geomspace(fastest_s, SLOWEST_STEPS * fastest_s, STEP_TIMES)
-    each, kinds = sparse.identity(STEP_TIMES), len(lengths)
+    fastest_s = cost.decode_s(1) + cost.decode_context_s * demand.prompt_tokens
+    from_s = fastest_s * SLOWEST_STEPS ** (np.linspace(0.0, 1.0, kinds) ** NEAR_FASTEST)
+    to_s = np.append(from_s[1:], 0.0)
+    each, none = sparse.identity(kinds), sparse.csr_matrix((kinds, kinds))
     prefilled = demand.batch * demand.prefill_tokens
     pairs_s = cost.prefill_pair_s * prefilled * demand.prompt_tokens
 
-    def row(per_token: Any, per_step: float, prefill: float, *, is_time: bool) -> Any:
-        """One inequality for each step time."""
-        y = sparse.diags(per_step / steps - is_time)
-        return sparse.hstack([sparse.kron(tokens * per_token, each), y, prefill * each])
+    def row(per_token: Any, seconds: Any, steps: Any, prefill: float = 0.0) -> Any:
+        """One inequality for each kind of step."""
+        made = sparse.kron((tokens * per_token)[None, :], each)
+        return sparse.hstack([made, seconds, steps, prefill * each]).tocsr()
 
-    reading = cost.decode_context_s * contexts
+    reading, zeros = cost.decode_context_s * (demand.prompt_tokens + lengths / 2), np.zeros(len(lengths))
     rows = [
-        row(reading, cost.decode_base_s + cost.floor_s, pairs_s, is_time=True),
+        row(reading, -each, (cost.decode_base_s + cost.floor_s) * each, pairs_s),
         row(
             reading + cost.token_s,
-            cost.decode_base_s + cost.step_base_s,
+            -each,
+            (cost.decode_base_s + cost.step_base_s) * each,
             pairs_s + cost.token_s * prefilled,
-            is_time=True,
         ),
-        row(contexts, -demand.kv_tokens, 0.0, is_time=False),
-        row(np.ones(kinds), -demand.rows, 0.0, is_time=False),
+        row(demand.held_tokens + lengths / 2, none, -demand.kv_tokens * each),
+        row(zeros + 1, none, -demand.rows * each),
+        row(zeros, -each, sparse.diags(from_s)),
+        row(zeros, each, sparse.diags(-to_s))[:-1],  # the last kind has no end
     ]
-    limits = np.zeros(len(rows) * STEP_TIMES)
-    if window_s is not None:
-        spent = sparse.kron(sparse.diags(lengths / window_s), steps)
-        rows.append(sparse.hstack([spent, sparse.csr_matrix((kinds, 2 * STEP_TIMES))]))
-        limits = np.concatenate([limits, np.ones(kinds)])
-    ones = np.ones(STEP_TIMES)
-    whole = sparse.block_diag([sparse.kron(sparse.identity(kinds), ones), np.zeros((0, STEP_TIMES)), [ones]])
-    return sparse.vstack(rows).tocsr(), limits, whole.tocsr(), kinds, steps
+    stacked: Any = sparse.vstack(rows)
+    ones, classes_of = np.ones((1, kinds)), len(lengths)
+    shares = sparse.kron(sparse.identity(classes_of), ones)
+    spent = sparse.kron(sparse.diags(lengths), from_s[None, :])
+    rest = sparse.csr_matrix((classes_of, 3 * kinds))
+    return StepProgram(
+        stacked,
+        np.zeros(stacked.shape[0]),
+        sparse.block_diag([shares, sparse.csr_matrix((0, 2 * kinds)), ones]),
+        sparse.hstack([spent, rest]),
+        sparse.hstack([sparse.csr_matrix((1, classes_of * kinds)), ones, sparse.csr_matrix((1, 2 * kinds))]),
+    )

@@ -14,7 +14,7 @@ from controller.config.models import Config, StalenessSettings
 from controller.simulation.bounds import hardware_bound, throughput_bound
 from controller.simulation.faults import Faults
 from controller.simulation.host import Outcome, Simulation
-from controller.simulation.records import Load, Window, window
+from controller.simulation.records import Load, Window, whole_cycles, window
 from protocol.errors import ConfigError
 from strategies.presets import FIXED_BOUND, PRESETS
 
@@ -148,6 +148,7 @@ def _cell(config: Config, strategy: str, bound: int, seed: int) -> Cell:
     if outcome is None or reason:
         return Cell(strategy, bound, seed, None, reason, outcome.events if outcome else 0, Load(), told)
     skip = min(TRANSIENT_STEPS, len(outcome.starts) // 3)
+    skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1)
     figures = window(outcome.starts, max_staleness=bound, skip=skip)
     if figures is None:
         reason = f"{len(outcome.starts)} train steps are too few to measure; raise run.steps to 20 or more."

@@ -6,7 +6,10 @@ periods; counters are totals, so that any window is a difference of two of them.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 from protocol.messages import Train
@@ -114,6 +117,21 @@ class Window:
     wasted_tokens: int  # aborted, filtered, lost
     reprefilled_tokens: int
     preemptions: int
+
+
+def whole_cycles(starts: Sequence[TrainStart], *, skip: int, most: int) -> int:
+    """`skip`, or up to `most` - 1 train starts more: from there to the last one the run makes whole cycles.
+
+    Where many groups end together, steps come in bursts, and again after as many steps as batches are in
+    flight, at most `most`. The cycle is the lag at which the seconds between two starts repeat best.
+    """
+    gaps = [after.at_s - before.at_s for before, after in pairwise(starts[skip:])]
+    lags = range(1, min(most, len(gaps) // 2) + 1)
+
+    def apart_s(lag: int) -> float:
+        return fmean(abs(after - before) for before, after in zip(gaps, gaps[lag:], strict=False))
+
+    return skip + len(gaps) % min(lags, key=apart_s) if lags else skip
 
 
 def window(starts: list[TrainStart], *, max_staleness: int, skip: int = 10) -> Window | None:

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from controller.config.models import Config
-from controller.simulation.bounds import STEP_TIMES, Demand, alone_s, program, with_tail
+from controller.simulation.bounds import Demand, alone_s, program_of, with_tail
 from controller.simulation.simulated_workers import distribution_of
 from workers.simulated.workload import NORMAL
 
 PROMPTS, RESPONSES = 4_000, 4  # that stand for the workload, drawn from one seed
 CLASSES, TAIL_CLASSES = 14, 5  # of each batch
+STEP_KINDS = 48  # there are as many classes as batches have in all
 Classes = tuple[tuple[float, float], ...]
 
 
@@ -65,29 +66,24 @@ def _shortest_s(demand: Demand, kinds: list[Classes], max_staleness: int) -> flo
 
     count = len(kinds)
     every = tuple((length, share / count) for kind in kinds for length, share in kind)
-    whole = replace(demand, classes=every, batch=demand.batch * count)
-    matrix, limits, equal, classes, steps = program(whole, None)
-    columns = matrix.shape[1]
-    lengths = sparse.diags([length for length, _ in every])
-    spent = sparse.hstack([sparse.kron(lengths, steps), sparse.csr_matrix((classes, 2 * STEP_TIMES))])
+    program = program_of(replace(demand, classes=every, batch=demand.batch * count), STEP_KINDS)
+    columns, classes = program.busy.shape[1], len(every)
     which = np.repeat(np.arange(count), [len(kind) for kind in kinds])
     windows = sparse.csr_matrix((np.full(classes, -demand.fastest), (np.arange(classes), which)))
-    busy = np.zeros(columns)
-    busy[classes * STEP_TIMES : (classes + 1) * STEP_TIMES] = 1.0
     rows: Any = sparse.vstack([
-        sparse.hstack([matrix, sparse.csr_matrix((matrix.shape[0], count + 1))]),
-        sparse.hstack([spent, windows, sparse.csr_matrix((classes, 1))]),
+        sparse.hstack([program.rows, sparse.csr_matrix((program.rows.shape[0], count + 1))]),
+        sparse.hstack([program.latencies, windows, sparse.csr_matrix((classes, 1))]),
         sparse.csr_matrix(np.concatenate([np.zeros(columns), np.ones(count), [-(max_staleness + 1.0)]])),
-        sparse.csr_matrix(np.concatenate([busy, np.zeros(count), [-demand.capacity]])),
+        sparse.hstack([program.busy, sparse.csr_matrix((1, count)), sparse.csr_matrix([[-demand.capacity]])]),
     ])  # fmt: skip
-    right = np.concatenate([limits, np.zeros(classes), [-count * demand.lost_s, 0.0]])
-    equals: Any = sparse.hstack([equal, sparse.csr_matrix((equal.shape[0], count + 1))])
+    right = np.concatenate([program.limits, np.zeros(classes), [-count * demand.lost_s, 0.0]])
+    equals: Any = sparse.hstack([program.equal, sparse.csr_matrix((program.equal.shape[0], count + 1))])
     alone = [alone_s(demand, max(length for length, _ in kind)) / demand.fastest for kind in kinds]
     least = [*[(0.0, None)] * columns, *((one, None) for one in alone), (count * demand.train_s, None)]
     cost = np.zeros(columns + count + 1)
     cost[-1] = 1.0
     solved: Any = linprog(
-        cost, A_ub=rows.tocsr(), b_ub=right, A_eq=equals.tocsr(), b_eq=np.ones(equal.shape[0]), bounds=least,
+        cost, A_ub=rows.tocsr(), b_ub=right, A_eq=equals.tocsr(), b_eq=np.ones(equals.shape[0]), bounds=least,
         method="highs",
     )  # fmt: skip
     assert solved.status == 0, solved.message

@@ -24,7 +24,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.simulation.host import Simulation
 from controller.simulation.measured import Measured, RecordedWorkload
-from controller.simulation.records import Window, window
+from controller.simulation.records import Window, whole_cycles, window
 from protocol import messages
 from protocol.errors import ConfigError, RunError
 from protocol.messages import Train
@@ -208,6 +208,7 @@ def figures(
         raise RunError(
             f"Simulated on from {began_s:.1f} s, the run does not end: {error} Please report it with run.db."
         ) from error
+    skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1)
     found = window(outcome.starts, max_staleness=bound, skip=skip)
     if found is None:
         raise RunError(

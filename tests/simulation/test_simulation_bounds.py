@@ -1,6 +1,12 @@
-"""More staleness, more speed and an open tail move the bound as they have to."""
+"""The bound moves as it has to, is above what runs make of it, and close to it where it is known."""
 
-from controller.simulation.bounds import throughput_bound
+from dataclasses import replace
+
+import pytest
+
+from controller.config.models import Config
+from controller.simulation.bounds import Demand, alone_s, shortest_period_s, throughput_bound
+from controller.simulation.compare import compare
 from tests.support.published_study import bound_in_equal_classes, bounded_cluster
 
 
@@ -15,3 +21,53 @@ def test_more_staleness_or_speed_never_lowers_the_bound_and_honesty_never_raises
     honest = throughput_bound(bounded_cluster("uniform", 8192, max_staleness=1, publish="honest", pull_s=3.0))
     assert honest < bounds[1]
     assert throughput_bound(bounded_cluster("uniform", 8192, max_staleness=1, speeds=(1.0, 2.0))) > bounds[1]
+
+
+def fixed(*, prompt, response, group_size, batch_groups, instances, most, **engine) -> Config:
+    """A cluster whose responses are all equally long, and which has to pull nothing."""
+    return Config.model_validate(
+        {
+            "run": {"steps": 21},
+            "rollout": {
+                "instances": instances, "group_size": group_size, "max_response_tokens": response,
+                "max_prompt_tokens": prompt,
+            },
+            "trainer": {"batch_groups": batch_groups, "minibatches": 1},
+            "staleness": {"max_staleness": most, "keep_kv": True, "in_flight_batches": "all"},
+            "simulation": {
+                "workload": {"kind": "fixed", "prompt_tokens": prompt}, "engine": engine, "pull_s": 0.0,
+            },
+        }
+    )  # fmt: skip
+
+
+def test_runs_whose_siblings_share_long_prompts_stay_below_the_bound():
+    config = fixed(
+        prompt=2048, response=2048, group_size=16, batch_groups=8, instances=4, most=2, kv_blocks=2000
+    )
+    (row,) = compare(config, strategies=["greedy"], bounds=[2], seeds=[1])
+    assert row.total("violations") == 0
+    speed, demand = row.mean("trajectories_per_s"), Demand.of(config)
+    whole = replace(demand, held_tokens=demand.prompt_tokens)  # as if each held a prompt of its own
+    assert demand.batch / shortest_period_s(whole, 2) < speed < row.upper_bound <= row.hardware_bound
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_where_latency_decides_runs_reach_the_bound_and_do_not_pass_it(most):
+    config = fixed(prompt=64, response=4096, group_size=2, batch_groups=2, instances=4, most=most)
+    (row,) = compare(config, strategies=["greedy"], bounds=[most], seeds=[0])
+    assert row.total("violations") == 0
+    assert 0.97 < row.mean("trajectories_per_s") / row.upper_bound < 1
+
+
+def test_a_response_for_each_instance_has_the_time_that_it_takes_alone():
+    config = fixed(prompt=64, response=4096, group_size=2, batch_groups=2, instances=4, most=0)
+    demand = Demand.of(config)
+    assert 4 / throughput_bound(config) == pytest.approx(alone_s(demand, 4096) + demand.lost_s, rel=1e-3)
+
+
+def test_fewer_kinds_of_steps_never_lower_the_bound():
+    demand = Demand.of(bounded_cluster("bimodal", 24000, max_staleness=1))
+    found = [shortest_period_s(demand, 1, kinds) for kinds in (17, 33, 65, 129)]  # each splits the one before
+    assert found == sorted(found)
+    assert found[-1] / found[-2] < 1.02

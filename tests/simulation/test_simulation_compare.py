@@ -8,7 +8,7 @@ from controller.cli.main import main
 from controller.cli.simulate import MOST_WARNINGS, new_warnings
 from controller.config.models import Config
 from controller.simulation.compare import STRATEGIES, cell_config, compare, strategies_named
-from controller.simulation.records import Totals, TrainStart, window
+from controller.simulation.records import Totals, TrainStart, whole_cycles, window
 from controller.simulation.report import COLUMNS, cells_of
 from protocol.errors import ConfigError
 
@@ -39,6 +39,22 @@ def test_a_window_goes_from_train_start_to_train_start():
     assert figures.rollout_idle == pytest.approx(0.5)
     assert figures.trainer_idle == pytest.approx(0.9)
     assert figures.mean_running == pytest.approx(10)
+
+
+@pytest.mark.parametrize(("cycle", "count", "skip"), [(2, 12, 5), (3, 12, 5), (3, 13, 6), (1, 12, 4)])
+def test_steps_in_bursts_are_measured_over_whole_cycles(cycle, count, skip):
+    at = [100.0 * (number // cycle) + number % cycle for number in range(count)]
+    starts = [start(each, ages={0: 1}) for each in at]
+    assert whole_cycles(starts, skip=4, most=4) == skip
+    figures = window(starts, max_staleness=3, skip=skip)
+    assert figures is not None
+    assert figures.trajectories_per_s == pytest.approx(cycle / 100)
+
+
+def test_a_run_of_few_steps_is_measured_as_it_is():
+    starts = [start(each, ages={0: 1}) for each in (0, 10, 30)]
+    assert whole_cycles(starts, skip=2, most=3) == 2
+    assert whole_cycles(starts, skip=0, most=3) == 0
 
 
 def test_another_strategy_brings_its_own_rules_and_the_own_one_keeps_what_was_written():

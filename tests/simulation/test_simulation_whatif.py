@@ -71,7 +71,8 @@ def test_a_simulated_run_is_re_derived_like_a_real_one(run_dir):
 def test_the_runs_own_strategy_comes_to_the_same_as_itself_and_close_to_what_really_followed(run_dir):
     comparison = compared(run_dir, "greedy")
     assert comparison.own == comparison.other
-    assert comparison.own.steps == SIMULATED - 4 - 1  # bound + 2 are skipped, and the last is not complete
+    # bound + 2 are skipped, and one more for whole cycles of two or three; the last is not complete
+    assert comparison.own.steps == SIMULATED - 4 - 1 - 1
     assert comparison.itself is not None
     tokens_per_s, staleness = comparison.itself
     assert comparison.own.tokens_per_s == pytest.approx(tokens_per_s, rel=0.1)
