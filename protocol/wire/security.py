@@ -14,27 +14,21 @@ its roles; deleting it revokes it), `NAME.key` (what the worker's machine needs,
 import asyncio
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import zmq
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from zmq.utils import z85
 
 from protocol.errors import ConfigError
 from protocol.messages import Role
 from protocol.settings import Section
-from protocol.wire.descriptors import are_spent
+from protocol.wire.grants import RESERVED, ROLES, Grant, GrantFolder, Key
 
 DOMAIN = b"staleflow"
-ROLES: tuple[Role, ...] = get_args(Role)
-RACY_NS = 2_000_000_000  # a folder whose change was seen this shortly ago may change again unseen
-CLOCKS_NS = 3_600_000_000_000  # by which a file server's clock and ours may differ
-RESERVED = re.compile(r"local|server|trainer|(rollout|reward|agent)-\d+")  # names of the run's own processes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-Key = Annotated[str, Field(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]  # 32 bytes as Z85
 Socket = zmq.Socket[Any]  # a plain one, or one of asyncio
 FileKind = TypeVar("FileKind", bound=Section)
 
@@ -44,14 +38,6 @@ class ServerKey(Section):
 
     public: Key
     secret: Key
-
-
-class Grant(Section):
-    """One key that is admitted."""
-
-    name: str
-    roles: tuple[Role, ...]
-    public: Key
 
 
 class WorkerKey(Grant):
@@ -156,49 +142,19 @@ class Keyring:
             name="local", roles=ROLES, public=public, secret=secret, server=self.server.public
         )
         """Of this life of the controller: for local workers, and whoever may read the run directory."""
-        self._grants: dict[str, Grant] = {}
-        self._changed_ns = 0  # of the folder when it was read last, by the clock of its file server
-        self._first_ns = self._read_ns = 0  # when that was seen first, and when it was read, by ours
+        self.folder = GrantFolder(self.directory / "workers")
+        """The keys of other machines."""
 
     def grant(self, public: str) -> Grant | None:
         """What the key with this public half may be; None if it is unknown or was revoked."""
         if public == self.local.public:
             return self.local
         self.refresh()
-        return self._grants.get(public)
+        return self.folder.get(public)
 
     def refresh(self) -> bool:
-        """Read the folder again if it may have changed; whether it was read."""
-        folder = self.directory / "workers"
-        try:
-            changed_ns = folder.stat().st_mtime_ns
-        except OSError:
-            self._grants, self._changed_ns = {}, 0
-            return True
-        now_ns = time.monotonic_ns()
-        if changed_ns != self._changed_ns:
-            is_old = time.time_ns() - changed_ns > CLOCKS_NS
-            self._changed_ns, self._first_ns = changed_ns, now_ns - is_old * (RACY_NS + 1)
-        elif self._read_ns - self._first_ns > RACY_NS:
-            return False
-        self._read_ns = now_ns
-        grants: dict[str, Grant] = {}
-        try:
-            files = [(path, _content(path)) for path in folder.glob("*.json")]
-        except OSError as error:
-            if not are_spent(error):
-                raise
-            self._changed_ns = 0  # those that were admitted stay so until it can be read
-            return False
-        for path, content in files:
-            try:
-                found = Grant.model_validate_json(content)
-            except ValidationError:
-                continue  # half written, or deleted since: not admitted
-            if found.name == path.stem and not RESERVED.fullmatch(found.name):
-                grants[found.public] = found
-        self._grants = grants
-        return True
+        """Look at the folder again; whether it may admit others than before."""
+        return self.folder.refresh()
 
 
 class CurveAuthenticator:
@@ -285,19 +241,6 @@ def write_local_key(path: Path, key: WorkerKey) -> None:
     """Leave the run's own key where its local workers find it, in the place of the last life's."""
     path.unlink(missing_ok=True)
     _write_new(path, key)
-
-
-def _content(path: Path) -> bytes:
-    """The content of a file in the folder; nothing if it is gone or not for us.
-
-    Raises: OSError if descriptors are spent.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        if are_spent(error):
-            raise
-        return b""
 
 
 def _load(path: Path, kind: type[FileKind]) -> FileKind:

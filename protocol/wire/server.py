@@ -103,8 +103,7 @@ class Server(DrainedSocket):
         check_endpoint(endpoint, has_keys=keys is not None)
         super().__init__(zmq.ROUTER, endpoint, limits=FROM_WORKER_LIMITS)
         self._pause_s = PAUSE_S
-        self._on_message = on_message
-        self._on_fault = on_fault
+        self._on_message, self._on_fault = on_message, on_fault
         self._on_drained = on_drained
         self._resend_s = resend_s
         self._peers: dict[bytes, _Peer] = {}
@@ -116,6 +115,7 @@ class Server(DrainedSocket):
         self._keys = keys
         self._door: CurveAuthenticator | None = None
         self._review_timer: asyncio.TimerHandle | None = None
+        self._reviewed = 0  # reads of the folder of keys, as of the last look at the sessions
         self._faults: list[tuple[PeerId, str]] = []
         self._answers: dict[bytes, None] = {}  # peers whose beat waits for one in return
         self._has_news = False
@@ -266,11 +266,16 @@ class Server(DrainedSocket):
         assert self._keys is not None
         assert self._loop is not None
         self._review_timer = self._loop.call_later(REVIEW_S, self._review)  # also if this look fails
-        if self._keys.refresh():
+        self._keys.refresh()
+        folder = self._keys.folder
+        if problem := folder.untold():
+            self._on_refusal(plain_line(problem))
+        if folder.reads != self._reviewed:
+            self._reviewed = folder.reads
             for routing_id, peer in list(self._peers.items()):
                 grant = self._keys.grant(peer.user)
                 if grant is None or (peer.role is not None and peer.role not in grant.roles):
-                    self._drop(routing_id, "Its key was revoked.")
+                    self._drop(routing_id, folder.lost or "Its key was revoked.")
                     self.kick()
 
     def _refuse(self, what: str, example: str = "") -> None:

@@ -66,14 +66,14 @@ async def test_idle_connections_make_room_for_the_next_and_an_honest_worker_stay
 async def test_keys_that_cannot_be_read_for_want_of_descriptors_stay_as_they_were(tmp_path):
     make_keys(tmp_path, "node1", ("rollout",))
     keyring = Keyring(tmp_path)
-    (public,) = [grant for grant in (keyring.refresh(), *keyring._grants) if isinstance(grant, str)]
+    (public,) = [grant for grant in (keyring.refresh(), *keyring.folder._by_key) if isinstance(grant, str)]
     with no_descriptors():
-        keyring._seen_ns = 0  # the folder may have changed
+        keyring.folder._changed_ns = 0  # the folder may have changed
         assert not keyring.refresh()
         assert keyring.grant(public) is not None
     make_keys(tmp_path, "node2", ("rollout",))
     assert keyring.refresh()
-    assert len(keyring._grants) == 2
+    assert len(keyring.folder._by_key) == 2
 
 
 async def test_a_worker_that_cannot_be_started_for_want_of_descriptors_is_started_later(tmp_path, caplog):
