@@ -1,15 +1,18 @@
 """The initial model of a run: makes it where a factory is named, and gives its files to machines without it.
 
 Invariants: the model is made once for a factory, its source and a seed, in a process of its own; who asks
-for its files before it is there gets them then.
+for its files before it is there gets them then; they are read once, in a thread, and given to each worker
+once, so that nobody who may attach can hold up the loop or fill memory by asking.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from controller.config.models import Config
+from controller.host.daemon_thread import in_daemon_thread
 from controller.host.run_directory import RunDirectory, origin_of
 from controller.host.supervisor import Supervisor
 from protocol.ids import PeerId
@@ -19,6 +22,13 @@ from protocol.wire.descriptors import RETRY_S, are_spent
 from protocol.wire.server import Server
 
 log = logging.getLogger("staleflow.controller")
+
+
+class _Files(NamedTuple):
+    """The small files of the model, as every worker gets them."""
+
+    message: ModelFiles
+    contents: tuple[bytes, ...]
 
 
 class InitialModel:
@@ -31,11 +41,17 @@ class InitialModel:
         server: Server,
         *,
         on_progress: Callable[[float, str], None],
+        on_fault: Callable[[PeerId, str], None],
     ) -> None:
+        """`on_fault(peer, reason)` hears of a worker that asks for the files again."""
         self._model, self._seed = config.model, config.run.seed
         self._run, self._server = directory, server
-        self._on_progress = on_progress
-        self._waiting: list[PeerId] | None = []  # for its files; None once it is there
+        self._on_progress, self._on_fault = on_progress, on_fault
+        self._is_there = False
+        self._files: _Files | None = None  # once they were read
+        self._reading: asyncio.Task[None] | None = None
+        self._asked: dict[PeerId, bool] = {}  # who, and whether they have asked again
+        self._waiting: list[PeerId] = []  # of those, who has got nothing yet
 
     @property
     def directory(self) -> Path:
@@ -55,25 +71,50 @@ class InitialModel:
 
     def send_to_waiting(self) -> None:
         """It is there: answer who has asked for its files."""
-        waiting, self._waiting = self._waiting or [], None
-        for peer in waiting:
-            self._send(peer)
+        self._is_there = True
+        if self._waiting:
+            self._begin_to_read()
 
     def send_files(self, peer: PeerId) -> None:
-        """Give its files to a machine without it, as soon as it is there."""
-        if self._waiting is None:
-            self._send(peer)
-        else:
-            self._waiting.append(peer)
+        """Give its files to a machine without it, as soon as it is there; to each worker once."""
+        if (has_asked_again := self._asked.get(peer)) is not None:
+            self._asked[peer] = True
+            if not has_asked_again:  # what else it has said meanwhile is of no more account
+                self._on_fault(peer, "It asked for the files of the model again; a worker asks once.")
+            return
+        self._asked[peer] = False
+        self._waiting.append(peer)
+        if self._files is not None:
+            self._answer(self._files)
+        elif self._is_there and self._reading is None:
+            self._begin_to_read()
 
-    def _send(self, peer: PeerId) -> None:
-        """Read here, as no decision hangs on it; a few megabytes, once."""
+    def forget(self, peer: PeerId) -> None:
+        """The session of this worker is over."""
+        self._asked.pop(peer, None)
+
+    def _begin_to_read(self) -> None:
+        self._reading = asyncio.get_running_loop().create_task(self._read(), name="files of the model")
+
+    async def _read(self) -> None:
+        """No decision hangs on it, so it may take as long as it takes."""
         try:
-            files = read_model_files(self.directory)
+            files = await in_daemon_thread(self._look)
+            self._files = files if files.message.names else None  # somebody may put them there yet
+            self._answer(files)
         except OSError as error:
             if are_spent(error):
-                asyncio.get_running_loop().call_later(RETRY_S, self._send, peer)
+                asyncio.get_running_loop().call_later(RETRY_S, self._begin_to_read)
                 return
             log.warning("The files of the model cannot be read for a remote worker: %s", error)
-            files = {}
-        self._server.send(peer, ModelFiles(tuple(files), digest_of(files)), tuple(files.values()))
+            self._answer(_Files(ModelFiles((), digest_of({})), ()))
+        self._reading = None
+
+    def _look(self) -> _Files:
+        files = read_model_files(self.directory)
+        return _Files(ModelFiles(tuple(files), digest_of(files)), tuple(files.values()))
+
+    def _answer(self, files: _Files) -> None:
+        waiting, self._waiting = self._waiting, []
+        for peer in waiting:
+            self._server.send(peer, *files)

@@ -121,7 +121,7 @@ class Shell:
             stack.callback(self._snapshots.close)
             self._listen(stack)
             self._model = InitialModel(
-                self._config, self.directory, self._server,
+                self._config, self.directory, self._server, on_fault=self._on_fault,
                 on_progress=lambda fraction, text: self._on_progress(fraction, f"model: {text}"),
             )  # fmt: skip
             self._prompts = await PromptReader.open(
@@ -309,6 +309,7 @@ class Shell:
             case commands.Forget(peer, name):
                 self._peers.pop(peer, None)
                 self._server.forget(peer)
+                self._model.forget(peer)
                 self._supervisor.kill(name)
             case commands.ReportStep(metrics):
                 self.directory.append_metrics(metrics)

@@ -1,6 +1,7 @@
 """The initial model: made once, and its files go to who asks, as soon as it is there."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from controller.config.models import Config
 from controller.host.initial_model import InitialModel
 from controller.host.run_directory import RunDirectory
 from protocol.messages import ModelFiles
+from protocol.model_files import read_model_files
 from protocol.wire.descriptors import RETRY_S
 
 CONFIG = '{"vocab_size": 7}'
+LIMIT_S = 300
 
 
 def write_model(directory: Path) -> None:
@@ -25,9 +28,19 @@ class Server:
     def __init__(self) -> None:
         self.vocabulary: int | None = None
         self.sent: list[tuple[str, ModelFiles, tuple[bytes, ...]]] = []
+        self._news = asyncio.Event()
 
     def send(self, peer, message, frames=()):
         self.sent.append((peer, message, frames))
+        self._news.set()
+
+    async def has_sent(self, count: int) -> list[str]:
+        """To whom, once it was so many times."""
+        async with asyncio.timeout(LIMIT_S):
+            while len(self.sent) < count:
+                self._news.clear()
+                await self._news.wait()
+        return [peer for peer, _, _ in self.sent]
 
 
 class Supervisor:
@@ -53,10 +66,13 @@ def folder(tmp_path):
     directory.close()
 
 
-def model_of(folder, told):
+def model_of(folder, told, faults=None):
     settings, directory = folder
     server = Server()
-    return server, InitialModel(settings, directory, server, on_progress=lambda *words: told.append(words))
+    return server, InitialModel(
+        settings, directory, server, on_progress=lambda *words: told.append(words),
+        on_fault=lambda *words: faults.append(words),
+    )  # fmt: skip
 
 
 async def test_who_asks_before_it_is_there_gets_the_files_then(folder):
@@ -68,7 +84,7 @@ async def test_who_asks_before_it_is_there_gets_the_files_then(folder):
     assert server.sent == []
     model.send_to_waiting()
     model.send_files("late")
-    assert [peer for peer, _, _ in server.sent] == ["early", "late"]
+    assert await server.has_sent(2) == ["early", "late"]
     assert all(message.names == ("config.json",) for _, message, _ in server.sent)
     assert all(frames == (CONFIG.encode(),) for _, _, frames in server.sent)
     assert (server.vocabulary, told) == (7, [(0.5, "half")])
@@ -86,7 +102,7 @@ async def test_files_are_read_again_when_there_were_no_descriptors(folder, monke
     server, model = model_of(folder, [])
     await model.make(Supervisor())
     model.send_to_waiting()
-    later = []
+    later, news = [], asyncio.Event()
 
     def spent(directory):
         raise OSError(24, "Too many open files")
@@ -94,9 +110,53 @@ async def test_files_are_read_again_when_there_were_no_descriptors(folder, monke
     with monkeypatch.context() as patched:
         patched.setattr("controller.host.initial_model.read_model_files", spent)
         loop = asyncio.get_running_loop()
-        patched.setattr(loop, "call_later", lambda *call: later.append(call), raising=False)
+        patched.setattr(loop, "call_later", lambda *call: (later.append(call), news.set()), raising=False)
         model.send_files("peer")
-    ((delay_s, again, peer),) = later
+        await news.wait()
+        model.send_files("another")  # waits with it
+    ((delay_s, again),) = later
     assert (delay_s, server.sent) == (RETRY_S, [])
-    again(peer)
-    assert [(to, message.names) for to, message, _ in server.sent] == [("peer", ("config.json",))]
+    again()
+    assert await server.has_sent(2) == ["peer", "another"]
+    assert [message.names for _, message, _ in server.sent] == [("config.json",)] * 2
+
+
+async def test_files_are_read_once_in_a_thread_for_all_who_ask(folder, monkeypatch):
+    server, model = model_of(folder, [])
+    await model.make(Supervisor())
+    model.send_to_waiting()
+    readers = []
+
+    def read(directory):
+        readers.append(threading.current_thread())
+        return read_model_files(directory)
+
+    monkeypatch.setattr("controller.host.initial_model.read_model_files", read)
+    for peer in "abc":
+        model.send_files(peer)
+    assert await server.has_sent(3) == ["a", "b", "c"]
+    model.send_files("d")
+    assert [peer for peer, _, _ in server.sent] == ["a", "b", "c", "d"]
+    assert len(readers) == 1
+    assert readers[0] is not threading.main_thread()
+    first, *others = [frames for _, _, frames in server.sent]
+    assert all(frames is first for frames in others)
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["before it is there", "later"])
+async def test_who_asks_again_in_one_session_is_at_fault(folder, is_there):
+    faults = []
+    server, model = model_of(folder, [], faults)
+    await model.make(Supervisor())
+    if is_there:
+        model.send_to_waiting()
+    for _ in range(3):
+        model.send_files("peer")
+    assert faults == [("peer", "It asked for the files of the model again; a worker asks once.")]
+    if not is_there:
+        model.send_to_waiting()
+    assert await server.has_sent(1) == ["peer"]
+    model.forget("peer")
+    model.send_files("peer")  # a session of its own
+    assert await server.has_sent(2) == ["peer", "peer"]
+    assert len(faults) == 1
