@@ -49,9 +49,9 @@ from controller.host.stepper import Stepper
 from controller.host.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
-from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, Welcome
+from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, Role, Welcome
 from protocol.wire.descriptors import raise_limit
-from protocol.wire.security import Keyring, channel_key
+from protocol.wire.security import CHANNEL_ROLES, Keyring, channel_key
 from protocol.wire.server import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
@@ -295,7 +295,7 @@ class Shell:
                 if isinstance(message, Close):
                     self._peers.pop(peer, None)
                 if isinstance(message, Welcome):
-                    message = self._with_secrets(message)
+                    message = self._with_secrets(message, self._server.role_of(peer))
                 self._server.send(peer, message, self._store.fetch(message))
             case commands.Spawn(name, role, delay_s):
                 self._supervisor.spawn(name, role, delay_s)
@@ -393,8 +393,8 @@ class Shell:
             except RunError as error:
                 self.failure = self.failure or error
 
-    def _with_secrets(self, message: Welcome) -> Welcome:
-        """What the core does not know, and workers need."""
+    def _with_secrets(self, message: Welcome, role: Role | None) -> Welcome:
+        """What the core does not know, and workers of this role need."""
         settings = with_secrets(message.settings, self._config, str(self.directory.path), self._import_paths)
-        key = self._weights_key.model_dump_json() if self._weights_key is not None else message.weights_key
-        return replace(message, settings=settings, weights_key=key)
+        key = self._weights_key if role in CHANNEL_ROLES else None
+        return replace(message, settings=settings, weights_key=key.model_dump_json() if key else "")

@@ -41,7 +41,7 @@ class Welcome(ControllerMessage):
     beat_s: Real
     lease_s: Real
     settings: Settings
-    weights_key: Text = ""  # JSON of protocol.wire.security.ServerKey; "" where nobody else can listen
+    weights_key: Text = ""  # JSON of protocol.wire.security.ServerKey; "" without keys, and for other roles
     name: Text = ""  # that the worker is called by, if another one has claimed the same
 
 

@@ -28,6 +28,7 @@ from protocol.settings import Section
 from protocol.wire.grants import RESERVED, ROLES, Grant, GrantFolder, Key
 
 DOMAIN = b"staleflow"
+CHANNEL_ROLES: tuple[Role, ...] = ("rollout", "trainer")  # who pulls policy versions, or publishes them
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Socket = zmq.Socket[Any]  # a plain one, or one of asyncio
 FileKind = TypeVar("FileKind", bound=Section)
@@ -95,9 +96,10 @@ def revoke(directory: Path, name: str) -> None:
 
 
 def channel_key(path: Path) -> ServerKey:
-    """Load or create the run's shared key of the weights channel.
+    """Load or create the run's shared key of the weights channel, which workers of CHANNEL_ROLES are given.
 
-    Anyone who holds it can read the run's weights. Raises: ConfigError if others can read the file.
+    Anyone who holds it can read the run's weights, also after their own key was revoked. Raises:
+    ConfigError if others can read the file.
     """
     if not path.exists():
         public, secret = _pair()

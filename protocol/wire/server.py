@@ -74,7 +74,7 @@ class _Peer(Conversation):
         super().__init__(transmit, resend_s=resend_s)
         self.id = id
         self.user = user  # public key; "" on a socket without keys
-        self.role = role  # None: an operator
+        self.role: Role | None = role  # None: an operator
         self.farewell: Close | Reattach = Reattach()
 
 
@@ -185,6 +185,11 @@ class Server(DrainedSocket):
             self._end(found)
             self._say_goodbye(bytes.fromhex(peer))
             self.kick()
+
+    def role_of(self, peer: PeerId) -> Role | None:
+        """The role in which a peer has attached; None for one that is gone, or an operator."""
+        found = self._peers.get(bytes.fromhex(peer))
+        return found.role if found is not None else None
 
     def _sessions(self) -> list[Session]:
         return [peer.session for peer in self._peers.values()]

@@ -8,11 +8,11 @@ import pytest
 from scripted_peers import PROMPTS, settings
 
 from controller import Controller
-from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Role
+from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Role, Welcome
 from protocol.wire.connection import Connection
-from protocol.wire.security import load_worker_key, make_keys
+from protocol.wire.security import ServerKey, load_worker_key, make_keys
 
-LIMIT_S = 300
+LIMIT_S = 60
 
 
 class Admitted:
@@ -44,7 +44,7 @@ class Admitted:
 async def run(tmp_path: Path) -> AsyncIterator[tuple[Controller, Path]]:
     """A live run under keys, without a worker of its own."""
     keys = tmp_path / "keys"
-    for role in ("rollout", "reward", "agent", "trainer"):
+    for role in ("rollout", "reward", "trainer"):
         make_keys(keys, f"{role}1", (role,))
     made = settings(tmp_path, steps=1)
     here = made.controller.model_copy(update={"bind": "tcp://127.0.0.1:*", "keys": str(keys)})
@@ -76,3 +76,15 @@ async def test_a_worker_gets_the_files_of_the_model_once(run: tuple[Controller, 
     assert not any(isinstance(message, Close) for message, _ in other.heard)
     for peer in (one, other):
         peer.line.close()
+
+
+async def test_only_roles_that_move_weights_get_their_key(run: tuple[Controller, Path]) -> None:
+    controller, keys = run
+    got = {}
+    for role in ("rollout", "reward", "trainer"):
+        peer = Admitted(controller.run_dir, keys, role)
+        got[role] = await peer.until(lambda message: isinstance(message, Welcome))
+        peer.line.close()
+    of_the_run = ServerKey.model_validate_json((controller.run_dir / "weights.key").read_text())
+    assert [role for role, welcome in got.items() if welcome.weights_key] == ["rollout", "trainer"]
+    assert ServerKey.model_validate_json(got["rollout"].weights_key) == of_the_run

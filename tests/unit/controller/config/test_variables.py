@@ -134,13 +134,15 @@ def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
         assert SECRET not in repr(facts_of(shell._written, run_dir="", import_paths=()))
         assert SECRET not in core.settings.model_dump_json()
         assert SECRET not in core.state.config.model_dump_json()
-        welcome = shell._with_secrets(Welcome(1.0, 10.0, core.settings.model_dump_json(), name="rollout-0"))
+        welcome = shell._with_secrets(
+            Welcome(1.0, 10.0, core.settings.model_dump_json(), name="rollout-0"), "rollout"
+        )
         assert SECRET in welcome.settings
         assert welcome.name == "rollout-0"
         wanted = worker_settings(config, str(shell.directory.path), ())
         assert welcome.settings == wanted.model_dump_json()
         trainers = core.settings.model_copy(update={"newest_version": 15}).model_dump_json()
-        welcome = shell._with_secrets(Welcome(1.0, 10.0, trainers, name="trainer"))
+        welcome = shell._with_secrets(Welcome(1.0, 10.0, trainers, name="trainer"), "trainer")
         assert load_settings(welcome.settings) == wanted.model_copy(update={"newest_version": 15})
     finally:
         shell.directory.close()
