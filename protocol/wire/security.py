@@ -14,6 +14,7 @@ its roles; deleting it revokes it), `NAME.key` (what the worker's machine needs,
 import asyncio
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,40 +60,92 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
             "run's own names (trainer, rollout-0, local). Name it after the machine, for example `node1`."
         )
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (directory, directory / "workers"):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        if (directory / "server.key").exists():
-            directory.chmod(0o700)  # an earlier release made it wider
+        _make_folders(directory)
         if not (directory / "server.key").exists():
             public, secret = _pair()
             _write_new(directory / "server.key", ServerKey(public=public, secret=secret))
-        if name is None:
-            return None
-        server = _load(directory / "server.key", ServerKey)
-        public, secret = _pair()
-        grant = Grant(name=name, roles=roles or ROLES, public=public)
-        own = WorkerKey(name=name, roles=grant.roles, public=public, secret=secret, server=server.public)
-        _write_new(directory / f"{name}.key", own)
-        _write_new(directory / "workers" / f"{name}.json", grant)
-    except FileExistsError as error:
-        raise ConfigError(
-            f"{error.filename} is there already, and a key is never overwritten. Choose another name, or "
-            f"revoke it first: launch.py revoke {directory} {name}"
-        ) from None
+        return None if name is None else _make_worker_key(directory, name, roles or ROLES)
     except OSError as error:
         raise ConfigError(f"The keys cannot be written to {directory}: {error}. Choose a folder.") from error
-    return directory / f"{name}.key"
+
+
+def _make_worker_key(directory: Path, name: str, roles: tuple[Role, ...]) -> Path:
+    """Both its files or none. Raises: ConfigError if the name is taken; OSError."""
+    path, grant_path = directory / f"{name}.key", directory / "workers" / f"{name}.json"
+    if taken := [there for there in (grant_path, path) if there.exists()]:
+        raise ConfigError(
+            f"{taken[0]} is there already, and a key is never overwritten. Choose another name, or revoke it "
+            f"first: launch.py revoke {directory} {name}"
+        )
+    server = _load(directory / "server.key", ServerKey)
+    public, secret = _pair()
+    grant = Grant(name=name, roles=roles, public=public)
+    _write_new(path, WorkerKey(name=name, roles=roles, public=public, secret=secret, server=server.public))
+    try:
+        _write_new(grant_path, grant)
+    except BaseException:
+        path.unlink()  # one that is not admitted would only look as if it were
+        raise
+    return path
+
+
+def _make_folders(directory: Path) -> None:
+    """Make them for their owner only, or have them be. Raises: ConfigError if they cannot be; OSError."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    is_wide = directory.stat().st_mode & 0o077
+    if is_wide and not (directory / "server.key").exists() and any(directory.iterdir()):
+        raise ConfigError(
+            f"{directory} holds other files, and others may enter it; keys want their own folder. Name a "
+            f"new one, or if nobody else needs what lies there: chmod 700 {directory}"
+        )
+    (directory / "workers").mkdir(mode=0o700, exist_ok=True)
+    for folder in (directory, directory / "workers"):
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o700)
+    if problem := _trespass(directory):
+        raise ConfigError(problem)
+
+
+def _trespass(directory: Path) -> str | None:
+    """Why another user could admit a key here; None if nobody but the owner and root can.
+
+    A folder with the sticky bit may be everybody's, as that of a mounted Kubernetes secret is: what lies in
+    it is safe. Raises: OSError.
+    """
+    above, workers, key = directory.resolve().parent, directory / "workers", directory / "server.key"
+    for folder, writers in ((above, 0o002), (directory, 0o022), (workers, 0o022)):
+        mode = stat.S_IMODE(folder.stat().st_mode) if folder.exists() else 0
+        is_safe = folder != workers and mode & stat.S_ISVTX
+        if mode & writers and not is_safe:
+            return (
+                f"Others may write to {folder} (mode {mode:o}), and so admit a key of theirs. If nobody has "
+                f"(look at {workers}): chmod go-w {folder}; else make keys anew, in another folder."
+            )
+    owner, own = directory.stat().st_uid, os.geteuid()
+    for path, owners in ((workers, (0, own, owner)), (key, (0, own, owner))):
+        if path.exists() and path.stat().st_uid not in owners:
+            return (
+                f"{path} belongs to another user (id {path.stat().st_uid}) than its folder, who could admit "
+                "a key of theirs. Make keys anew, in another folder."
+            )
+    if key.exists() and owner not in (0, own, key.stat().st_uid):
+        return (
+            f"{directory} belongs to another user (id {owner}) than {key}, who could admit a key of theirs. "
+            "Make keys anew, in a folder of yours."
+        )
+    return None
 
 
 def revoke(directory: Path, name: str) -> None:
     """Admit this key no more; a controller that is alive notices by itself. Raises: ConfigError."""
-    path = directory / "workers" / f"{name}.json"
-    if not NAME.fullmatch(name) or not path.exists():
+    grant, key = directory / "workers" / f"{name}.json", directory / f"{name}.key"
+    is_one = NAME.fullmatch(name) and not RESERVED.fullmatch(name)  # server.key is none
+    if not is_one or not (grant.exists() or key.exists()):
         known = sorted(file.stem for file in (directory / "workers").glob("*.json"))
         raise ConfigError(f"{directory} admits no key named {name!r}; it admits {known}.")
-    (directory / f"{name}.key").unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    grant.unlink(missing_ok=True)
+    key.unlink(missing_ok=True)
 
 
 def channel_key(path: Path) -> ServerKey:
@@ -131,13 +184,19 @@ class Keyring:
     """The keys that one controller admits: those of a folder, as it is now, and one for its own processes."""
 
     def __init__(self, directory: str | Path) -> None:
-        """Raises: ConfigError if the folder holds no server key, or others can read it."""
+        """Raises: ConfigError if the folder holds no server key, or others can read it or admit keys."""
         self.directory = Path(directory)
         if not (self.directory / "server.key").exists():
             raise ConfigError(
                 f"`controller.keys` is {directory}, which holds no server.key. Make keys first, one for each "
                 f"machine: launch.py keygen {directory} --role rollout --name node1"
             )
+        try:
+            problem = _trespass(self.directory)
+        except OSError as error:
+            problem = f"It cannot be looked at: {error}."
+        if problem:
+            raise ConfigError(f"`controller.keys` is {directory}. {problem}")
         self.server = _load(self.directory / "server.key", ServerKey)
         public, secret = _pair()
         self.local = WorkerKey(
