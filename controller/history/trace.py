@@ -118,7 +118,9 @@ class _Tracer:
         if peer in self._hidden or key in self._open.setdefault(peer, {}):
             return
         name = " ".join(map(str, key))
-        entry = self._entry("b", peer, name) | {"id": f"{peer} {name}", "flows": flows}
+        entry = self._entry("b", peer, name)
+        # no id of a peer: by it, who has a key could take over the link of that worker
+        entry |= {"id": f"{entry['pid']} {name}", "flows": flows}
         self._open[peer][key] = entry
         if self._is_shown:
             yield entry

@@ -53,3 +53,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
     AnsweredRun(tmp_path / "run.db", steps=1).to_the_end()
     assert main(["trace", str(tmp_path), "-o", str(tmp_path / "no" / "trace.json")]) == 2
     assert "trace.json cannot be written" in capsys.readouterr().err
+
+
+def test_a_slice_is_known_by_the_number_of_its_worker_and_not_by_the_secret_id_of_its_link(tmp_path, capsys):
+    AnsweredRun(tmp_path / "run.db", steps=4).to_the_end()
+    begun = [entry for entry in traced(tmp_path, capsys) if "id" in entry]
+    assert begun
+    assert all(entry["id"] == f"{entry['pid']} {entry['name']}" for entry in begun)
