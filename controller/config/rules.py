@@ -305,6 +305,12 @@ def _controller_problems(config: Config) -> Iterator[Problem]:
             f"{controller.bind!r} is not an address; expected auto, ipc://PATH or tcp://127.0.0.1:PORT with "
             "a port of 1 to 65535.",
         )
+    elif controller.bind.startswith("ipc://@"):
+        yield (
+            ("controller.bind",),
+            f"{controller.bind!r} is a socket without a file: every user of this machine could attach to it; "
+            "expected a path in a folder of yours, ipc://PATH, or auto.",
+        )
     elif match["host"] and not controller.keys and not _is_loopback(match["host"]):
         yield (
             ("controller.bind", "controller.keys"),

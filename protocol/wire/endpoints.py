@@ -1,7 +1,7 @@
 """Where a controller may bind.
 
-Invariants: nothing that other hosts can reach is bound without keys; no live controller's socket is taken
-over.
+Invariants: nothing that other hosts can reach is bound without keys; no Unix socket is bound that has no
+file, whose folder says who may reach it; no live controller's socket is taken over.
 """
 
 import errno
@@ -28,6 +28,11 @@ def check_endpoint(endpoint: str, *, has_keys: bool = False) -> None:
     """
     scheme, separator, place = endpoint.partition("://")
     if separator and place and scheme == "ipc":
+        if place.startswith("@"):
+            raise ConfigError(
+                f"`controller.bind` is {endpoint}, a socket without a file: every user of this machine could "
+                "attach to it. Expected a path whose folder is yours: ipc://PATH, or `auto`."
+            )
         _check_unix_path(Path(place))
     elif separator and place and scheme == "tcp":
         host = place.rpartition(":")[0]

@@ -23,11 +23,12 @@ def silent_server(endpoint: str) -> Server:
         ("127.0.0.1:5555", "expected `ipc://PATH`"),
         ("ipc:///no/such/folder/socket", "does not exist"),
         (f"ipc:///{'x' * 120}", "the system allows 107"),
+        ("ipc://@name", "every user of this machine could attach"),
     ],
 )
 def test_an_address_that_must_not_be_bound_is_refused_in_words(endpoint: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        silent_server(endpoint)
+        silent_server(endpoint).close()
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -190,6 +190,7 @@ def test_a_missing_file_is_named():
         (["controller.bind=localhost"], "controller.bind", "ipc://PATH"),
         (["controller.bind=tcp://127.0.0.1:99999"], "controller.bind", "65535"),
         (["controller.bind=tcp://0.0.0.0:5555"], "controller.bind", "127.0.0.1"),
+        (["controller.bind=ipc://@run"], "controller.bind", "every user of this machine could attach"),
         (["trainer.batch_groups=2", "rollout.group_size=2", "trainer.ranks=8"], "trainer.ranks", "most 4"),
     ],
 )
