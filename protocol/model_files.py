@@ -1,7 +1,8 @@
 """The small files of a model (configuration, tokenizer) for a machine that has no model directory.
 
 Invariants: weights and code are not among them; what arrives lies in a cache under the checksum of its
-content, complete or not at all; a name that comes over the wire is a plain file name of a known kind.
+content, complete or not at all, and what lies there is compared with what arrives each time; a name that
+comes over the wire is a plain file name of a known kind.
 """
 
 import hashlib
@@ -75,17 +76,43 @@ def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     target = Path(base) / "staleflow" / "models" / digest
     if target.is_dir():
+        if read_model_files(target) != files or not (target / MARK).exists():
+            _write_files(target, files)  # a crash, a full disk or a hand has changed it since
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".new.", dir=target.parent))
     try:
-        for name, content in files.items():
-            (aside / name).write_bytes(content)
-        (aside / MARK).touch()
+        _write_files(aside, files)
         aside.rename(target)
+        _sync(target.parent)
     except OSError:
         if not target.is_dir():  # else another worker of this machine was faster
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+def _write_files(directory: Path, files: Files) -> None:
+    """Make a folder hold these files and no others of their kinds, each whole at any moment."""
+    for path in directory.iterdir():
+        if NAME.fullmatch(path.name) and path.name not in files:
+            path.unlink(missing_ok=True)
+    for name, content in files.items():
+        aside = directory / f".new.{os.getpid()}.{name}"  # other workers of this machine may write it, too
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(directory / name)
+    (directory / MARK).touch()
+    _sync(directory)
+
+
+def _sync(directory: Path) -> None:
+    """Return when the entries of a folder are on the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -48,3 +48,22 @@ def test_a_changed_byte_is_refused(model: Path) -> None:
     with pytest.raises(RemoteError, match="checksum"):
         keep_model_files(tuple(files), (b"other", files["tokenizer.json"]), digest_of(files))
     assert not list((model.parent / "cache").rglob("config.json"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("damage", ["emptied", "cut", "gone", "beside", "unmarked"])
+def test_what_was_damaged_in_the_cache_is_made_whole_again(model: Path, name: str, damage: str) -> None:
+    files = read_model_files(model)
+    kept = keep_model_files(tuple(files), tuple(files.values()), digest_of(files))
+    match damage:
+        case "gone":
+            (kept / name).unlink()
+        case "beside":
+            (kept / f"other_{name}").write_text("{}")
+        case "unmarked":
+            (kept / MARK).unlink()
+        case _:
+            (kept / name).write_text("" if damage == "emptied" else name[:3])
+    assert keep_model_files(tuple(files), tuple(files.values()), digest_of(files)) == kept
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == {**files, MARK: b""}
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
