@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from controller.view.past.replica import StillReading
 from protocol.errors import StaleFlowError
@@ -45,18 +45,20 @@ class Pursuit:
         self._looked_at, self._until = float("-inf"), float("-inf")
         self._read_s = 0.0  # since the last look
         self._thread: Thread | None = None
-        self._opening: Thread | None = None
+        self._is_opening, self._is_open = Lock(), Event()
 
     def has_begun(self, patience_s: float) -> bool:
         """Whether the core that follows is taken up, after so many seconds at most.
 
         Of 1,024 instances that takes seconds and cannot be cut into slices, so it is done beside who waits.
         """
-        if self._opening is None:
-            self._opening = Thread(target=self._open, name="opening", daemon=True)
-            self._opening.start()
-        self._opening.join(patience_s)
-        return not self._opening.is_alive()
+        if self._is_opening.acquire(blocking=False):  # and stays held: it is done once
+            try:
+                Thread(target=self._open, name="opening", daemon=True).start()
+            except RuntimeError:  # no thread can be started now; who asks again tries again
+                self._is_opening.release()
+                raise
+        return self._is_open.wait(patience_s)
 
     def looked(self, read_s: float) -> None:
         """Somebody has looked at the newest event, for which so many seconds were read."""
@@ -96,8 +98,11 @@ class Pursuit:
             self._thread.join()
 
     def _open(self) -> None:
-        with suppress(StaleFlowError):  # whoever looks meets it, too
-            self._read_on(lambda: True)
+        try:
+            with suppress(StaleFlowError):  # whoever looks meets it, too
+                self._read_on(lambda: True)
+        finally:
+            self._is_open.set()
 
     def _run(self) -> None:
         pause_s = PAUSE_S

@@ -1,9 +1,10 @@
 """What a page would wait for is read before it asks, and only for pages that go on asking."""
 
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
+from controller.view.past import pursuit as pursuits
 from controller.view.past.pursuit import LOOKED_S, PAUSE_S, SLICE_S, WORTH_S, YIELD_S, Pursuit
 from controller.view.past.replica import StillReading
 from protocol.errors import RunError
@@ -97,5 +98,40 @@ def test_a_core_that_takes_long_to_take_up_keeps_nobody_waiting():
 def test_one_that_cannot_be_taken_up_is_left_to_who_looks():
     machine = Machine(trouble=RunError("damaged"))
     assert machine.pursuit.has_begun(LIMIT_S)
+    assert machine.pursuit.has_begun(LIMIT_S)
+    assert machine.read == 1
+
+
+@pytest.fixture
+def starting(monkeypatch):
+    """What is done once, between the making of a thread and its start."""
+    found = []
+
+    class Slow(Thread):
+        def start(self):
+            while found:
+                found.pop()()
+            super().start()
+
+    monkeypatch.setattr(pursuits, "Thread", Slow)
+    return found
+
+
+def test_who_looks_while_another_one_begins_waits_as_long_as_it_has_patience(starting):
+    machine, answers = Machine(), []
+    starting.append(lambda: answers.append(machine.pursuit.has_begun(0.0)))
+    assert machine.pursuit.has_begun(LIMIT_S)
+    assert answers == [False]
+    assert machine.read == 1
+
+
+def test_a_thread_that_could_not_be_started_is_started_for_who_looks_next(starting):
+    def fail():
+        raise RuntimeError("can't start new thread")
+
+    machine = Machine()
+    starting.append(fail)
+    with pytest.raises(RuntimeError, match="new thread"):
+        machine.pursuit.has_begun(LIMIT_S)
     assert machine.pursuit.has_begun(LIMIT_S)
     assert machine.read == 1
