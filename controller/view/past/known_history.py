@@ -6,10 +6,12 @@ has deleted what would be read next, the pass begins anew at the first event tha
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from controller.core.core import Core
 from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
 from controller.history.given_orders import orders
@@ -19,10 +21,12 @@ from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, ke
 from controller.view.past.lives import Lives
 from controller.view.past.newest import NewestCore
 from controller.view.past.pursuit import IsLate, Pursuit
-from controller.view.past.replica import Instant, Replica, moment_of
+from controller.view.past.replica import Instant, Replica, StillReading, moment_of
 from controller.view.shown_samples import ShownSamples
+from protocol.errors import RunError
 
 MOST_ORDERS = 200  # that are told
+MOST_DIGITS = 15  # of a step: no run has more
 Json = dict[str, Any]
 
 
@@ -73,12 +77,20 @@ class KnownHistory:
         return self._past
 
     def go_back(self, recording: Recording, at: dict[str, str], is_late: IsLate) -> tuple[Replica, Instant]:
-        """The core at a moment. Raises: StillReading where `is_late()`; RunError if it is no moment."""
+        """The core at a moment.
+
+        Raises: StillReading where `is_late()`; RunError if it is no moment, or a step that is to come.
+        """
         self._pass_of(recording)
         past = self.past(recording)
+        if "step" in at and self.newest.near(recording) is not None:  # few events say whether it is to come
+            with suppress(StillReading):
+                _refuse_step_to_come(at, self.newest.go(recording, is_late)[1].core)
         try:
             with past.hurrying(is_late):
-                return past, moment_of(past, self._known_event(at))
+                instant = moment_of(past, self._known_event(at))
+                _refuse_step_to_come(at, instant.core)
+                return past, instant
         finally:
             self.follow(recording)
 
@@ -151,8 +163,17 @@ class KnownHistory:
     def _known_event(self, at: dict[str, str]) -> dict[str, str]:
         """The event of a train step in place of its number, if the pass over the history has met it."""
         step = at.get("step", "")
-        if "event" in at or self.background is None or not step.isdecimal() or len(step) > 15:
+        if "event" in at or self.background is None or not step.isdecimal() or len(step) > MOST_DIGITS:
             return at
         with self.background.lock:
             number = self.background.timeline.event_of_step(int(step))
         return at if number is None else {"event": str(number)}
+
+
+def _refuse_step_to_come(at: dict[str, str], core: Core) -> None:
+    """Raises: RunError if a step is asked for that the run, whose newest core this is, has not finished."""
+    step, done = at.get("step", ""), core.state.steps
+    if "event" not in at and step.isdecimal() and len(step) <= MOST_DIGITS and int(step) > done:
+        raise RunError(
+            f"The run has {done} steps, so there is no step {step}: expected one from 0 to {done}."
+        )

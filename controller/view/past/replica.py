@@ -24,6 +24,7 @@ NEVER = 1 << 62  # events: a second of the processor's at 1,024 instances is wha
 MOST_NEAR = 4  # such images
 BYTES_AN_EVENT = 400  # of a snapshot, which are taken up in the time of one event
 KEYFRAMES_BYTES = 256 << 20
+NO_STEP = 10**15  # no run has so many
 
 
 class StillReading(RunError):
@@ -295,7 +296,11 @@ def moment_of(replica: Replica, at: dict[str, str]) -> Instant:
         if "event" in at:
             return replica.at(int(at["event"]))
         if "step" in at:
-            return replica.at_step(int(at["step"]))
+            if not 0 <= (step := int(at["step"])) < NO_STEP:
+                raise ValueError
+            return replica.at_step(step)
         return replica.at_time(float(at["second"]))
     except (ValueError, OverflowError):
-        raise RunError(f"{at} is no moment: expected a number behind event, second or step.") from None
+        raise RunError(
+            f"{at} is no moment: expected a number behind event, second or step, a step from 0."
+        ) from None

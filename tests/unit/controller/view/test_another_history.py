@@ -9,6 +9,7 @@ from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.view.over_time import ages, starts
 from controller.view.shown_run import ShownRun
+from protocol.errors import RunError
 from tests.support.recorded_run import record
 from tests.support.shown_run import CONFIG, change, cut, shorten
 
@@ -31,6 +32,14 @@ def copied(runs, name, place):
     return place
 
 
+def event_or_refusal(shown, step):
+    """The event that finished this step, or why there is none."""
+    try:
+        return shown.moment({"step": str(step)})["number"]
+    except RunError as error:
+        return str(error)
+
+
 def seen(shown, *, group=5):
     """What a view shows that is made of the journal."""
     last = shown.facts()["last"]
@@ -40,7 +49,7 @@ def seen(shown, *, group=5):
         lives = {one: shown.group(one, {}) for one in (0, group)}
     shown.timeline(None, None, "")
     shown.join()
-    steps = [shown.moment({"step": str(step)})["number"] for step in (1, 3, 8)]
+    steps = [event_or_refusal(shown, step) for step in (1, 3, 8)]
     middle = {"event": str((first + last) // 2)}
     return {
         "facts": shown.facts(), "now": shown.now({}), "then": shown.now(middle), "ledger": shown.ledger({}),

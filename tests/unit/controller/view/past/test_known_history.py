@@ -7,6 +7,7 @@ import pytest
 from controller.view.past import known_history
 from controller.view.past.kept_past import NAME
 from controller.view.shown_run import ShownRun
+from protocol.errors import RunError
 from tests.support.shown_run import recorded
 
 
@@ -62,3 +63,27 @@ def test_keyframes_of_the_pass_are_those_of_its_own_history(shown, runs):
     known._offer(50, image)
     assert 50 in known._past.keyframes
     assert 50 not in shown._known._past.keyframes
+
+
+def test_a_step_that_is_to_come_is_refused_without_reading_where_the_newest_event_is_known(runs):
+    shown = ShownRun(runs[1])
+    assert shown.now({})["steps"] == 4
+    shown._look().past(shown._known.recording)._take = None  # nothing is stepped
+    with pytest.raises(
+        RunError, match="The run has 4 steps, so there is no step 5: expected one from 0 to 4"
+    ):
+        shown.moment({"step": "5"}, patience_s=60.0)
+
+
+def test_a_step_that_is_to_come_is_refused_once_the_journal_is_read(runs):
+    with pytest.raises(RunError, match="there is no step 999"):
+        ShownRun(runs[1]).moment({"step": "999"})
+    assert ShownRun(runs[1]).now({"step": "4"})["steps"] == 4
+
+
+@pytest.mark.parametrize("step", ["-3", "1" + 15 * "0", "two"])
+def test_a_step_that_no_run_has_is_refused_at_once(runs, step):
+    shown = ShownRun(runs[1])
+    shown._look().past(shown._known.recording)._take = None
+    with pytest.raises(RunError, match=f"'{step}'.* is no moment: expected .* a step from 0"):
+        shown.moment({"step": step}, patience_s=60.0)
