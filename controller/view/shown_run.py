@@ -222,6 +222,7 @@ class ShownRun:
             "last": replica.last,
             "until_s": replica.recording.until_s,
             "state": self.state(),
+            "steps": instant.core.state.steps,
             "event": event_of(instant.core, instant.turn),
         }
 

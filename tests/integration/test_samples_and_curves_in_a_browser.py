@@ -16,11 +16,21 @@ from tests.support.chromium import (
     pixels_of,
     playwright,
     viewed,
+    wait_for,
     with_hostile_sample,
 )
 from tests.support.shown_run import recorded
 
 __all__ = ["browser", "link", "page"]  # fixtures
+NOTES_WORDS = """
+window.words = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const at = this.getTransform().transformPoint({ x, y }), wide = this.measureText(text).width;
+  window.words.push([text, at.x - wide * ({ right: 1, center: 0.5 }[this.textAlign] ?? 0)]);
+  fill.call(this, text, x, y);
+};
+"""
 pytestmark = needs_chromium
 
 
@@ -201,3 +211,37 @@ def test_a_run_in_one_file_shows_its_pages_and_asks_nobody(browser, tmp_path):
     assert not wrong
     assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
     page.close()
+
+
+def test_numbers_beside_a_curve_are_whole_and_short(browser, tmp_path):
+    run = recorded(tmp_path / "run")
+    names = [f"pass@{k} of {source}" for k in (1, 2, 4) for source in range(24)]
+    lines = [
+        {
+            "step": i,
+            "time_s": 2.0 * i,
+            "tokens/trained": 150_000 + 250_000 * i,
+            "compute/flops_per_token": 2.2e9 + 3e8 * i,
+            "odd/near": 1_000_000_000 + i,
+            "odd/small": 2.5e-7 * i,
+        }
+        for i in range(1, 6)
+    ]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    held_out = {"policy_version": 2, **dict.fromkeys(names, 0.5)}
+    (run / "evaluations.jsonl").write_text(f"{json.dumps(held_out)}\n")
+    with viewed(run) as (base, token):
+        page = browser.new_page(viewport={"width": 1280, "height": 9_000})
+        page.add_init_script(NOTES_WORDS)
+        page.goto(f"{base}?token={token}#metrics")
+        wait_for(page, "60 of 72: narrow them with the field above.")
+        page.locator(".plot", has_text="odd/small").locator("canvas").wait_for()
+        words = page.evaluate("window.words")
+        assert all(any(text.endswith(unit) for text, _ in words) for unit in (" M", " G"))
+        assert any(text.startswith("1.0000000") for text, _ in words), "no two of them are alike"
+        assert all(left >= 0 for _, left in words), [text for text, left in words if left < 0]
+        unnamed = """() => [...document.querySelectorAll("input, select, button")].filter(
+            (one) => !one.labels.length && !one.ariaLabel && !/\\w/.test(one.textContent)
+        ).map((one) => one.outerHTML)"""
+        assert page.evaluate(unnamed) == []
+        page.close()

@@ -1,6 +1,6 @@
 // Compare: up to eight runs on the same axes, their summaries, and the keys in which they differ.
 import { make, card, table, short, colour, painted } from "./dom.js";
-import { padded, thinned } from "./metrics.js";
+import { padded, room, thinned, ticks } from "./metrics.js";
 import { legendOf, still } from "./timeline.js";
 
 export const isMoving = false, isOfMoment = false;
@@ -88,10 +88,10 @@ function plot(place, key, axis, columns) {
   const aligned = there.map((one) => { const by = new Map(one.x.map((value, at) => [value, one.y[at]])); return points.map((value) => by.get(value) ?? undefined); });
   const [dim, line] = ["--dim", "--line"].map((name) => colour(name, place));
   place.querySelector(".uplot")?.remove();
-  const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: (self, splits) => splits.map(short) };
+  const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: ticks };
   new uPlot({
     width: Math.max(260, place.clientWidth), height: 190, legend: { show: false },
-    scales: { x: { time: false, range: padded(0) }, y: { range: padded(0.1) } }, axes: [{ ...axes }, { ...axes, size: 66 }],
+    scales: { x: { time: false, range: padded(0) }, y: { range: padded(0.1) } }, axes: [{ ...axes }, { ...axes, size: room }],
     series: [{}, ...there.map((one) => ({ stroke: colour(`--v${one.number % 6}`, place), width: 1.5, spanGaps: true, dash: one.number >= 6 ? [4, 3] : undefined, points: { show: points.length < 30 } }))],
   }, [points, ...aligned], place);
 }

@@ -58,6 +58,9 @@ export const duration = (seconds) => {
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 };
 
+/** Of a policy version; before the first is published there is none. */
+export const versionName = (version) => (version < 0 ? "–" : `v${version}`);
+
 export const versionClass = (version) => `v${((version % 6) + 6) % 6}`;
 
 /** Call `paint` when the place has a width, and again when that or the theme changes, until the place is gone. */

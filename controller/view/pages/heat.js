@@ -3,6 +3,7 @@ import { make, colour, short, painted } from "./dom.js";
 
 const ROW = 18, LEFT = 34, BOTTOM = 18, TOP = 4, MOST_HIGH = 210;
 const AGAIN_MS = 500; // until the next look, while the history is being read
+const asking = new WeakSet(); // places whose next look is on its way
 const FAINTEST = 0.001; // share that a logarithmic scale still shows
 
 /** A place for both maps, which asks for what it shows, and again as long as the history is read. */
@@ -12,13 +13,20 @@ export function heats(ask, isLog) {
   return place;
 }
 
+/** Ask anew for the maps in this place. */
+export function renew(place, ask, isLog) {
+  if (!asking.has(place)) fill(place, ask, isLog);
+}
+
 async function fill(place, ask, isLog) {
-  const found = await ask("ages", {}, { atMoment: false, isPatient: true }).catch((error) => ({ trouble: error.message, steps: [] }));
+  asking.add(place);
+  const found = await ask("ages", {}, { atMoment: false, isPatient: () => true }).catch((error) => ({ trouble: error.message, steps: [] }));
   const isBehind = !found.trouble && found.passed < found.of;
   place.replaceChildren(
     found.trouble ? make("p", { class: "bad" }, found.trouble) : isBehind ? make("p", { class: "warn", role: "status" }, `reading the history: ${short(found.passed)} of ${short(found.of)} events`) : "",
     found.steps.length ? make("div", { class: "heats" }, map("trajectories", found, isLog), map("tokens", found, isLog)) : make("p", { class: "dim" }, "No batch is trained yet."));
-  if (isBehind) setTimeout(() => { if (place.isConnected) fill(place, ask, isLog); }, AGAIN_MS);
+  if (!isBehind) asking.delete(place);
+  else setTimeout(() => { if (place.isConnected) fill(place, ask, isLog); else asking.delete(place); }, AGAIN_MS);
 }
 
 function map(what, found, isLog) {

@@ -16,17 +16,17 @@ const PAGES = { now, ledger, timeline, why, group, samples, metrics, whatif, com
 const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", whatif: "What if", compare: "Compare", controls: "Controls" };
 const AGE_MS = 800; // what stands on a page is no older when the next answer comes; a second, where many ask the same
 const STANDING_ROUNDS = 10; // between two looks at the list of runs
-const TELL_MOMENT = ["now", "ledger"]; // whose answer says where the run is, so that nobody need ask
+const TELL_MOMENT = ["now", "ledger", "why"]; // whose answer says where the run is, so that nobody need ask
 const NAME = (sessionStorage.staleflowPage ??= [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("")); // of this tab, one of those that look, however often it is loaded
 const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
-const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null, told: null };
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null };
 
 /** As fetch, of a page that the view counts. */
 const fetchHere = (address, options = {}) => fetch(address, { ...options, headers: { ...options.headers, "x-staleflow-page": NAME } });
 
-/** What the server says at an address of this run; throws its sentence if it refuses, and Reading unless `isPatient`. */
+/** What the server says at an address of this run; throws its sentence if it refuses, and Reading unless `isPatient`, or `isPatient()`. */
 async function ask(path, words = {}, options = {}) {
   const query = new URLSearchParams(words);
   if (here.at !== null && options.atMoment !== false) query.set("event", here.at);
@@ -35,7 +35,7 @@ async function ask(path, words = {}, options = {}) {
   const answer = await fetchHere(`/api/runs/${here.run}/${path}${text}`, rest);
   const found = await answer.json().catch(() => ({ error: `The view answered with status ${answer.status}.` }));
   if (answer.status === 202) {
-    if (!isPatient) throw new reading.Reading(found);
+    if (isPatient !== true && !isPatient?.()) throw new reading.Reading(found);
     byId("where").textContent = reading.inWords(found.reading);
     return ask(path, words, options);
   }
@@ -57,7 +57,9 @@ function readAddress() {
   const [page, query = ""] = location.hash.slice(1).split("?");
   const words = Object.fromEntries(new URLSearchParams(query));
   here.page = page in PAGES ? page : "now";
-  here.run = Math.min(Math.max(0, Number.parseInt(words.run ?? "0", 10) || 0), Math.max(0, here.runs.length - 1));
+  const run = words.run ?? "0", isThere = /^\d{1,9}$/.test(run) && (Number(run) < here.runs.length || !here.runs.length);
+  here.run = isThere ? Number(run) : 0;
+  here.wrongRun = isThere ? null : run;
   here.at = words.at === undefined ? null : Math.max(0, Number.parseInt(words.at, 10) || 0);
   delete words.run;
   delete words.at;
@@ -65,11 +67,31 @@ function readAddress() {
 }
 
 const FIELDS = ["INPUT", "SELECT", "TEXTAREA"];
+const SCROLLED = ".card, .list, .story, .columns";
 
-/** Whether somebody types into the page or holds something of it, which is not to be replaced under them. */
+/** Whether somebody types into the page, or holds, has selected or stands with the keyboard on something of it: it is not replaced under them. */
 function isInHand() {
-  const active = document.activeElement;
-  return here.isHeld || (byId("page").contains(active) && FIELDS.includes(active.tagName));
+  const place = byId("page"), active = document.activeElement, selected = getSelection();
+  const isFocused = place.contains(active) && (FIELDS.includes(active.tagName) || (active.tagName !== "CANVAS" && active.matches(":focus-visible")));
+  return here.isHeld || isFocused || (!selected.isCollapsed && [selected.anchorNode, selected.focusNode].some((node) => place.contains(node)));
+}
+
+/** Whether a field of the page has words that nobody has sent yet. */
+function hasDraft() {
+  return [...byId("page").querySelectorAll("input, textarea")].some((one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked);
+}
+
+/** Put the content into the page; where it is the same page as before, the focus stays in its canvas, and if `isAgain` all stays where it is scrolled to. */
+function replace(content, isAgain) {
+  const place = byId("page"), all = (kind) => [...place.querySelectorAll(kind)];
+  const focused = place.dataset.page === here.page ? all("canvas").indexOf(document.activeElement) : -1;
+  const name = (one) => `${one.className} ${one.closest(".card")?.querySelector("h2")?.textContent ?? ""}`;
+  const scrolled = isAgain ? all(SCROLLED).filter((one) => one.scrollLeft || one.scrollTop).map((one) => [name(one), one.scrollLeft, one.scrollTop]) : [];
+  const top = window.scrollY;
+  place.replaceChildren(...content);
+  all("canvas")[focused]?.focus({ preventScroll: true });
+  for (const [key, left, down] of scrolled) all(SCROLLED).find((one) => name(one) === key)?.scrollTo(left, down);
+  if (isAgain && window.scrollY !== top) window.scrollTo(window.scrollX, top);
 }
 
 const nameOfShown = () => `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
@@ -85,21 +107,28 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
   const name = nameOfShown();
   const slow = setTimeout(() => byId("page").classList.add("busy"), SLOW_MS);
   try {
+    if (here.wrongRun !== null) throw new Error(`There is no run ${here.wrongRun} here: this view shows ${here.runs.length}, numbered from 0. Choose one above.`);
     const page = PAGES[here.page];
     let way = null, moment = null;
-    const isHeld = () => isOwn && here.shown === name && isInHand();
-    const isKept = (isRepeated && here.shown === name && !page.isMoving) || isHeld();
-    const isTold = !isKept && TELL_MOMENT.includes(here.page);
+    const isAgain = isOwn && here.shown === name;
+    const isHeld = () => isAgain && isInHand();
+    const isStill = isRepeated && isAgain && !page.isMoving;
+    const isTold = !isStill && !isHeld() && TELL_MOMENT.includes(here.page);
     if (!isTold) moment = await ask("moment").catch((error) => { // a damaged journal still has metrics
       if (error instanceof reading.Reading) way = error;
-      if (page.isOfMoment) throw error;
+      if (page.isOfMoment || error instanceof TypeError) throw error;
       return null;
     });
-    const content = isKept ? null : await page.render(tools);
+    const isNews = page.isOfSteps && moment !== null && moment.steps !== here.steps && !hasDraft();
+    const isKept = isHeld() || (isStill && !isNews);
+    const content = isKept ? null : await page.render({ ...tools, isAgain });
     if (isTold) moment = here.told;
     if (moment !== null) showMoment(moment);
     if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
-      if (content !== null && !isHeld()) byId("page").replaceChildren(...content);
+      if (content !== null && !isHeld()) {
+        replace(content, isAgain);
+        here.steps = moment?.steps ?? null;
+      } else if (page.isMoving && isHeld()) byId("where").textContent += "; the page waits, as you type into it, or something on it is selected or in focus";
       byId("page").dataset.page = here.page;
       here.shown = name;
     }
@@ -112,11 +141,12 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
     if (isReading && name !== here.shown) {
       byId("page").replaceChildren(...reading.render(error, here.reading, here.at === null));
       here.shown = null;
-    } else if (!isReading && !isRepeated) byId("page").replaceChildren();
+    } else if (!isReading && !isRepeated) {
+      byId("page").replaceChildren();
+      here.shown = null;
+    }
     here.isCut = error instanceof TypeError;
-    byId("trouble").textContent = isReading ? "" : here.isCut
-      ? `The view does not answer: it ends with the process that started it, or this machine cannot reach it. What stands here is of before. launch.py view ${here.runs[here.run]?.path ?? "RUN"} shows the run again.` : error.message;
-    byId("trouble").hidden = isReading;
+    showTrouble(isReading ? "" : here.isCut ? cutOff() : error.message);
   } finally {
     clearTimeout(slow);
     byId("page").classList.toggle("busy", here.reading !== null && here.shown === name && PAGES[here.page].isOfMoment);
@@ -127,6 +157,13 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
     here.isMissed = false;
     await show();
   }
+}
+
+const cutOff = () => `The view does not answer: it ends with the process that started it, or this machine cannot reach it. What stands here is of before. launch.py view ${here.runs[here.run]?.path ?? "RUN"} shows the run again.`;
+
+function showTrouble(words) {
+  byId("trouble").textContent = words;
+  byId("trouble").hidden = words === "";
 }
 
 /** Say how far the journal is read for who waits for it; null: nobody does. */
@@ -147,8 +184,8 @@ function showFrame() {
     if (page === here.page) tab.setAttribute("aria-current", "page");
     else tab.removeAttribute("aria-current");
   }
-  const run = here.runs[here.run];
-  if (document.activeElement !== byId("run")) byId("run").value = here.run;
+  const run = here.wrongRun === null ? here.runs[here.run] : undefined;
+  if (document.activeElement !== byId("run")) byId("run").value = here.wrongRun === null ? here.run : "";
   const kinds = { live: "good", over: "dim", gone: "bad" };
   const words = { live: "goes on", over: "is over", gone: "its controller is gone" };
   byId("state").className = `chip ${here.isCut ? "bad" : kinds[run?.state] ?? ""}`;
@@ -174,11 +211,32 @@ function showMoment(moment) {
   here.number = moment.number;
 }
 
+/** Go to the moment that the run has for these words, or say why it has none; nothing of it once somebody has gone elsewhere. */
+async function jump(words) {
+  const mine = ++here.jumps, isPatient = () => mine === here.jumps;
+  byId("refused").textContent = "";
+  try {
+    const { number } = await ask("moment", words, { atMoment: false, isPatient });
+    if (!isPatient()) return;
+    here.jumpedTo = "step" in words ? String(number) : null;
+    go({ at: number });
+  } catch (error) {
+    if (isPatient()) byId("refused").textContent = error instanceof TypeError ? "The view does not answer." : error.message;
+  }
+}
+
 /** Go to the nearest event that gave commands. */
-async function seek(direction) {
-  const from = location.hash;
-  const found = await ask("moment", { event: here.number, seek: direction }, { atMoment: false, isPatient: true }).catch(() => null);
-  if (found !== null && location.hash === from) go({ at: found.number });
+const seek = (direction) => jump({ event: here.number, seek: direction });
+
+/** Somebody has gone to another moment, page or run. */
+function gone() {
+  const before = `${here.run} ${here.at}`;
+  here.jumps += 1; // no answer that is still to come takes them away
+  byId("refused").textContent = "";
+  readAddress();
+  if (`${here.run} ${here.at}` !== before && String(here.at) !== here.jumpedTo) byId("step").value = "";
+  here.jumpedTo = null;
+  show();
 }
 
 function listen() {
@@ -192,17 +250,14 @@ function listen() {
   byId("decision").addEventListener("click", () => seek("next"));
   byId("undecide").addEventListener("click", () => seek("last"));
   byId("live").addEventListener("click", () => go({ at: null }));
-  byId("step").addEventListener("change", async () => {
+  byId("step").addEventListener("change", () => {
     const step = byId("step").value;
-    if (step === "") return;
-    const from = location.hash;
-    const found = await ask("moment", { step }, { atMoment: false, isPatient: true }).catch(() => null);
-    if (found !== null && location.hash === from) go({ at: found.number });
+    if (step !== "") jump({ step });
   });
-  byId("run").addEventListener("change", () => go({ run: byId("run").value, at: null, group: null, step: null }));
+  byId("run").addEventListener("change", () => go({ run: byId("run").value, at: null, group: null, step: null, member: null, part: null, begin: null, end: null }));
   byId("page").addEventListener("pointerdown", () => { here.isHeld = true; });
   for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, () => { here.isHeld = false; });
-  window.addEventListener("hashchange", () => { readAddress(); show(); });
+  window.addEventListener("hashchange", gone);
   document.addEventListener("keydown", (event) => {
     if (FIELDS.includes(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "ArrowLeft") byId("back").click();
@@ -233,7 +288,14 @@ async function follow(round = 0) {
   if (!document.hidden && here.reading !== null) await show({ isRepeated: !PAGES[here.page].isOfMoment, isOwn: true });
   else if (!document.hidden) {
     if (isLive || PAGES[here.page].isWaiting?.()) await show({ isRepeated: true });
-    if (round % STANDING_ROUNDS === 0 || state() !== before) await readRuns().catch(() => null);
+    if (round % STANDING_ROUNDS === 0 || state() !== before) {
+      const isCut = await readRuns().then(() => false, (error) => error instanceof TypeError);
+      if (isCut && !here.isCut) {
+        here.isCut = true;
+        showTrouble(cutOff());
+        showFrame();
+      } else if (!isCut && here.isCut) await show({ isOwn: true });
+    }
     if (state() !== before) await (here.at === null ? show() : showFrame());
   }
   const took = isLive ? performance.now() - began : 0; // a view that is slow to answer has as long for others

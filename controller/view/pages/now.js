@@ -1,5 +1,5 @@
 // Now: what the run waits for, how far it is, and where its tokens and seconds went.
-import { make, card, figure, table, short, duration } from "./dom.js";
+import { make, card, figure, table, short, duration, versionName } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
 const SILENT_S = 5; // from which on what stands here may be old
@@ -18,7 +18,7 @@ export async function render({ ask, go, here }) {
       now.idle_because && !now.paused ? make("p", { class: "warn" }, now.idle_because) : null,
       make("div", { class: "figures" },
         figure(`${short(now.steps)} of ${short(now.steps_wanted)}`, "train steps"),
-        figure(`v${now.published_version}`, "newest version published"),
+        figure(versionName(now.published_version), "newest version published"),
         figure(now.mean_step_s === null ? "–" : duration(now.mean_step_s), "between two steps"),
         isOn ? timeLeft(now, left) : null,
         now.pace.reward === null ? null : figure(short(now.pace.reward), `mean reward (${short(now.pace.mean_reward)} in the last steps)`),

@@ -1,5 +1,5 @@
 // What is shown while the journal is read as far as the moment that was asked for: how far that is, and what the run says of itself.
-import { make, card, figure, short, duration } from "./dom.js";
+import { make, card, figure, short, duration, versionName } from "./dom.js";
 import { speeds } from "./now.js";
 
 /** Thrown in place of an answer: the view is on its way to the moment, and goes on when it is asked again. */
@@ -32,7 +32,7 @@ export function render(reading, begun, isNewest) {
       headline === null ? null : make("p", { class: "headline" }, headline),
       make("div", { class: "figures" },
         figure(said.steps_wanted === undefined ? short(said.steps) : `${short(said.steps)} of ${short(said.steps_wanted)}`, "train steps"),
-        said.published_version === undefined ? null : figure(`v${said.published_version}`, "newest version published"),
+        said.published_version === undefined ? null : figure(versionName(said.published_version), "newest version published"),
         ...speeds(said.last_step)))] : []),
   ];
 }

@@ -2,7 +2,7 @@
 import { make, card, table, short, versionClass } from "./dom.js";
 
 export let isMoving = false; // while samples are still to be read
-export const isOfMoment = false;
+export const isOfMoment = false, isOfSteps = true;
 export const isWaiting = () => isMoving;
 const LIKELY = [[-0.1, "p0", "over 90 %"], [-0.7, "p1", "over 50 %"], [-2.3, "p2", "over 10 %"]];
 const UNLIKELY = ["p3", "under 10 %"];
@@ -16,21 +16,23 @@ const isHeldOut = (group) => group >= 2 ** 40; // answered for an evaluation: no
 const ASKED = ["of_step", "version", "reward_from", "reward_to", "age", "source", "only", "text", "sort", "order", "prompt", "part"]; // `page` is which page of the view
 const SORTS = { newest: "newest", reward: "reward", advantage: "advantage", length: "length", drift: "drift", repeats: "repeated 4-grams" };
 const ONLY = { cut: "cut off", partial: "several versions", equal: "group without signal", held_out: "failed in an evaluation" };
+let standing = null; // what is read in the page, and stays there when other samples are kept
 const VIEWS = { best: ["reward", "down"], worst: ["reward", "up"], longest: ["length", "down"], "most off-policy": ["drift", "down"], "most repeated": ["repeats", "down"] };
 
-export async function render({ ask, go, here }) {
+export async function render({ ask, go, here, isAgain }) {
   const { kept, has_text } = await ask("samples");
   isMoving = false;
   if (!kept.length) return [card("Samples", make("p", { class: "dim" }, "None are kept (yet): samples.groups of each finished step are."))];
-  const words = here.words, asked = Object.fromEntries(ASKED.filter((name) => words[name]).map((name) => [name, words[name]]));
+  const words = here.words, stays = isAgain ? standing : null, asked = Object.fromEntries(ASKED.filter((name) => words[name]).map((name) => [name, words[name]]));
   const found = Object.keys(asked).length && !window.inFile ? await ask("samples/found", asked) : null;
   isMoving = found !== null && found.left > 0;
   const first = found?.found[0] ?? null;
   const newest = (kept.findLast(([, group]) => !isHeldOut(group)) ?? kept[kept.length - 1])[0];
-  const step = Number(words.step ?? (first ? first.step : newest));
+  const step = Number(words.step ?? stays?.step ?? (first ? first.step : newest));
   const groups = kept.filter(([of]) => of === step).map(([, group]) => group);
-  const group = Number(words.group ?? (first && words.step === undefined ? first.group : groups[0]));
-  const member = words.member ?? (first && words.step === undefined ? first.member : undefined);
+  const group = Number(words.group ?? stays?.group ?? (first && words.step === undefined ? first.group : groups[0]));
+  const member = words.member ?? stays?.member ?? (first && words.step === undefined ? first.member : undefined);
+  standing = { step, group, member };
   const by = words.by ?? "version";
   const sample = groups.includes(group) && !(found && !found.count) ? await ask(`samples/${step}/${group}`) : null;
   const one = sample === null ? card(null, make("p", { class: "dim" }, found && !found.count ? "No response to read." : "This group is not kept."))

@@ -3,8 +3,8 @@ import { make, card, table, short } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
 
-export async function render({ ask, here }) {
-  const found = await ask("why", here.at === null && here.number !== undefined ? { event: here.number } : {});
+export async function render({ ask }) {
+  const found = await ask("why");
   const event = found.event;
   if (event === null) return [card("Why", make("p", { class: "dim" }, "Nothing has happened at this moment yet. Go to a later one."))];
   const commands = event.commands.length ? make("ul", {}, event.commands.map((one) => make("li", { class: "mono" }, one)), event.more ? make("li", {}, `and ${event.more} more`) : null)
