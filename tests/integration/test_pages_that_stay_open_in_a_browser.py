@@ -179,7 +179,7 @@ def test_a_page_that_follows_takes_no_selection_focus_or_scroll_away(browser, li
     open_tab(page, "Timeline")
     page.locator("canvas.timeline").focus()
     looks(page, "/timeline")
-    assert page.evaluate("document.activeElement.className") == "timeline wide"
+    assert page.evaluate("document.activeElement.className") == "timeline"
     page.close()
 
 
