@@ -6,10 +6,9 @@ Invariant: pure; what cannot be found out is left out.
 import inspect
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 SHOWN_CHARS = 120  # of a value in a sentence
-P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
@@ -31,7 +30,7 @@ def what(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-def without_stop(call: Callable[P, Result], /, *arguments: P.args, **named: P.kwargs) -> Result:
+def without_stop(call: Callable[..., Result], /, *arguments: object, **named: object) -> Result:
     """What a call of the user's code returns, for threads whose result is awaited.
 
     Raises: what the call raises, and RuntimeError in the place of StopIteration: asyncio cannot hand that on,

@@ -1,5 +1,5 @@
 // Compare: up to eight runs on the same axes, their summaries, and the keys in which they differ.
-import { make, card, table, short, colour, painted } from "./dom.js";
+import { make, card, table, colour, painted } from "./dom.js";
 import { padded, room, thinned, ticks } from "./metrics.js";
 import { legendOf, still } from "./timeline.js";
 
