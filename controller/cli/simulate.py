@@ -26,6 +26,12 @@ from protocol.errors import ConfigError
 BOUNDS = [0, 1, 2, 4]
 """Of staleness that --gpus tries."""
 MOST_WARNINGS = 10  # that are printed; with faults a run has one for each
+MAX_SEED, MAX_BOUND = 2**31 - 1, 64  # as run.seed and staleness.max_staleness
+
+
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of lengths and faults; default run.seed.")
+]
 
 
 def simulate(
@@ -41,7 +47,7 @@ def simulate(
         typer.Option(help="With --from: second of the run from which a changed strategy decides."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --from: for programs.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of lengths and faults; default run.seed.")] = None,
+    seed: Seed = None,
     seeds: Annotated[str, typer.Option(metavar="1,2,3", help="Several seeds; figures are means.")] = "",
     strategies: Annotated[
         str,
@@ -65,12 +71,13 @@ def simulate(
     if devices is not None:
         _refuse_beside_gpus(at is not None or as_json or bool(strategies))
         settings, error = _to_split(config, overrides or (), of_run)
-        own, tried = _seeds(settings, seed, seeds), _numbers(bounds, "--bounds") or BOUNDS
+        own, tried = _seeds(settings, seed, seeds), _numbers(bounds, "--bounds", MAX_BOUND) or BOUNDS
         gpus.plan(settings, devices, tried, own, most_staleness=staleness, output=output, error=error)
         return
     if staleness is not None:
         raise ConfigError("--staleness chooses among the splits of --gpus N; expected that beside it.")
     if of_run:
+        _refuse_beside_from(compare=strategies, bounds=bounds, seed=seed, seeds=seeds, output=output)
         from_run.predict(of_run, [config, *(overrides or ())] if config else [], at=at, as_json=as_json)
         return
     if not config or at is not None or as_json:
@@ -82,6 +89,14 @@ def simulate(
 def _refuse_beside_gpus(has_others: bool) -> None:
     if has_others:
         raise ConfigError("--gpus compares splits; leave out --at, --json and --compare beside it.")
+
+
+def _refuse_beside_from(**others: object) -> None:
+    if given := [f"--{name}" for name, value in others.items() if value not in (None, "")]:
+        raise ConfigError(
+            f"--from RUN simulates what the run was, with one set of changes; leave out {', '.join(given)}. "
+            "Give the changes as key=value, or `--gpus N` beside --from for several bounds."
+        )
 
 
 def _to_split(config: str, overrides: Sequence[str], run: str) -> tuple[Config, float | None]:
@@ -126,7 +141,7 @@ def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], o
     rows = compare(
         settings,
         strategies=strategies_named(strategies, settings.staleness.strategy),
-        bounds=_numbers(bounds, "--bounds") or [settings.staleness.max_staleness],
+        bounds=_numbers(bounds, "--bounds", MAX_BOUND) or [settings.staleness.max_staleness],
         seeds=seeds,
         on_cell=tell,
     )
@@ -150,14 +165,20 @@ def new_warnings(told: dict[str, None], warnings: Sequence[str]) -> list[str]:
 
 
 def _seeds(settings: Config, seed: int | None, seeds: str) -> list[int]:
-    return _numbers(seeds, "--seeds") or [settings.run.seed if seed is None else seed]
+    if seed is not None and seeds:
+        raise ConfigError("--seed and --seeds say the same; expected one of them.")
+    return _numbers(seeds, "--seeds", MAX_SEED) or [settings.run.seed if seed is None else seed]
 
 
-def _numbers(text: str, option: str) -> list[int]:
+def _numbers(text: str, option: str, most: int) -> list[int]:
+    if not text:
+        return []
     try:
-        found = [int(part) for part in text.split(",") if part]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
         found = [-1]
-    if any(number < 0 for number in found):
-        raise ConfigError(f"{option} is {text!r}; expected whole numbers like 1,2,3.")
+    if any(not 0 <= number <= most for number in found):
+        raise ConfigError(f"{option} is {text!r}; expected whole numbers like 1,2,3, at most {most}.")
+    if len(set(found)) < len(found):
+        raise ConfigError(f"{option} is {text!r}, with a number more than once; expected each once.")
     return found

@@ -1,7 +1,8 @@
 """Simulates one configuration under several strategies, bounds and seeds.
 
 Invariants: every cell runs the same cluster and, for equal seeds, responses of equal lengths; a cell that
-fails keeps its place with the reason; shares are of the bound for the cell's own max_staleness.
+fails, or that a real run would be refused as, keeps its place with the reason; shares are of the bound for
+the cell's own max_staleness.
 """
 
 import json
@@ -11,6 +12,7 @@ from statistics import fmean
 from typing import get_args
 
 from controller.config.models import Config, StalenessSettings
+from controller.config.rules import cross_field_problems
 from controller.simulation.bounds import hardware_bound, throughput_bound
 from controller.simulation.faults import Faults
 from controller.simulation.host import Outcome, Simulation
@@ -79,7 +81,10 @@ class Row:
 
 def strategies_named(text: str, own: str) -> list[str]:
     """Strategies out of `a,b,c` or `all`; "" is the configuration's own. Raises: ConfigError."""
-    names = list(STRATEGIES) if text == "all" else [name for name in text.split(",") if name] or [own]
+    given = [name.strip() for name in text.split(",")]
+    names = list(STRATEGIES) if text == "all" else [name for name in given if name] or [own]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ConfigError(f"--compare names {', '.join(twice)} more than once; expected each strategy once.")
     unknown = [name for name in names if name not in STRATEGIES]
     if unknown:
         raise ConfigError(
@@ -100,6 +105,13 @@ def cell_config(config: Config, strategy: str, max_staleness: int) -> Config:
     if not Faults.of(config.simulation.faults).may_silence:
         tree["controller"] |= {"lease_s": ENDLESS_LEASE_S, "beat_s": ENDLESS_LEASE_S / 10}
     return Config.model_validate_json(json.dumps(tree))
+
+
+def refusal(config: Config, own: Config) -> str:
+    """Why a real run with the settings of a cell is refused, though not one with the given ones; else ""."""
+    known = cross_field_problems(config)
+    new = [(fields[0], text) for fields, text in cross_field_problems(own) if (fields, text) not in known]
+    return "a real run is refused: " + "; ".join(f"{field}: {text}" for field, text in new) if new else ""
 
 
 def simulate(config: Config, *, seed: int) -> tuple[Outcome | None, str]:
@@ -124,9 +136,14 @@ def compare(
     sync: float | None = None
     for strategy, bound in _pairs(strategies, bounds):
         own = cell_config(config, strategy, bound)
+        refused = refusal(config, own)
         cells: list[Cell] = []
         for seed in seeds:
-            cells.append(_cell(own, strategy, bound, seed))
+            cells.append(
+                Cell(strategy, bound, seed, None, refused, 0, Load())
+                if refused
+                else _cell(own, strategy, bound, seed)
+            )
             on_cell(cells[-1])
         row = Row(strategy, bound, tuple(cells), throughput_bound(own), hardware_bound(own), sync)
         if strategy == "sync":

@@ -79,6 +79,11 @@ def predict(
     own = recording.config()
     changed = changed_config(own, changes)
     refuse(own, own, at_s=None)
+    if at_s is not None and not changes:
+        raise ConfigError(
+            "--at is the second from which something else decides, and nothing is changed; give a change, "
+            "such as staleness.routing=round_robin, or leave --at out."
+        )
     tell("reading what the run reported")
     measured = measure(recording)
     if changes and at_s is not None and _may_take_over(own, changed, changes):

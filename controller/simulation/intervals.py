@@ -1,18 +1,30 @@
 """The 95 % interval of a mean over few seeds.
 
-Invariant: pure; of fewer than two values there is none.
+Invariant: pure; of fewer than two values there is none. Source of the quantiles beyond the table: Fisher and
+Cornish's expansion about the normal one (Abramowitz and Stegun, 26.7.5), within 0.001 % from 21 degrees on.
 """
 
 from collections.abc import Sequence
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
 T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 """Student's t at 97.5 %, for 1, 2, ... degrees of freedom."""
-LARGE = 1.96
+NORMAL_975 = NormalDist().inv_cdf(0.975)
+
+
+def quantile(freedom: int) -> float:
+    """Student's t at 97.5 % for so many degrees of freedom, 1 or more."""
+    if freedom <= len(T_975):
+        return T_975[freedom - 1]
+    z = NORMAL_975
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def half_width(values: Sequence[float]) -> float | None:
@@ -20,8 +32,7 @@ def half_width(values: Sequence[float]) -> float | None:
     freedom = len(values) - 1
     if freedom < 1:
         return None
-    t = T_975[freedom - 1] if freedom <= len(T_975) else LARGE
-    return t * stdev(values) / sqrt(len(values))
+    return quantile(freedom) * stdev(values) / sqrt(len(values))
 
 
 def with_interval(values: Sequence[float], form: str = ".2f") -> str:

@@ -84,7 +84,7 @@ class WhatIf:
             raise ConfigError("A prediction goes on; wait for it, or cancel it.")
         self._count(run)
         command = [*self._words, "simulate", *words, "--from", str(run), "--json"]
-        command += [] if at_s is None else ["--at", str(at_s)]
+        command += ["--at", str(at_s)] if words and at_s is not None else []  # else nothing takes over
         self._state = {"state": "going", "changes": words, "run": run.name, "progress": "starting"}
         try:
             self._process = await asyncio.create_subprocess_exec(

@@ -7,7 +7,7 @@ import pytest
 from controller.cli.main import main
 from controller.cli.simulate import MOST_WARNINGS, new_warnings
 from controller.config.models import Config
-from controller.simulation.compare import STRATEGIES, cell_config, compare, strategies_named
+from controller.simulation.compare import STRATEGIES, cell_config, compare, refusal, strategies_named
 from controller.simulation.records import Totals, TrainStart, whole_cycles, window
 from controller.simulation.report import COLUMNS, cells_of
 from protocol.errors import ConfigError
@@ -82,6 +82,26 @@ def test_a_cell_that_cannot_run_keeps_its_place_with_the_reason():
     assert cells_of(row)[:3] == ["staleflow", "1", "failed"]
 
 
+def test_a_cell_that_a_real_run_would_be_refused_as_keeps_its_place_with_the_reason(tmp_path, capsys):
+    pytest.importorskip("scipy", reason="bounds need scipy")
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    assert main(["simulate", str(file), "--compare", "areal,staleflow", "trainer.streaming=true"]) == 1
+    said = capsys.readouterr().out
+    assert [line.split()[:3] for line in said.splitlines() if line.startswith("areal  ")] == [
+        ["areal", "1", "failed"]
+    ]
+    assert "areal at bound 1 failed: a real run is refused: trainer.streaming: is on" in said
+    assert "staleflow at bound 1 failed" not in said
+
+
+def test_what_the_given_configuration_breaks_already_is_no_reason():
+    config = Config.model_validate({"rollout": {"group_size": 1}, "trainer": {"streaming": True}})
+    assert refusal(config, config) == ""
+    assert refusal(config, cell_config(config, "greedy", 1)) == ""
+    assert "staleness.ledger" in refusal(config, cell_config(config, "areal", 1))
+
+
 def test_the_command_prints_a_table_and_writes_results_and_plots(tmp_path, capsys):
     file, out = tmp_path / "small.yaml", tmp_path / "out"
     file.write_text(SMALL)
@@ -110,6 +130,25 @@ def test_numbers_that_are_none_are_refused(tmp_path, capsys):
     file.write_text(SMALL)
     assert main(["simulate", str(file), "--bounds", "one"]) == 2
     assert "--bounds is 'one'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seeds", "1,1"], "--seeds is '1,1', with a number more than once"),
+        (["--bounds", "2,1,2"], "--bounds is '2,1,2', with a number more than once"),
+        (["--compare", "greedy,sync,greedy"], "--compare names greedy more than once"),
+        (["--seeds", ","], "--seeds is ','; expected whole numbers"),
+        (["--bounds", "65"], "--bounds is '65'; expected whole numbers like 1,2,3, at most 64"),
+        (["--seed", str(10**50)], "'--seed'"),
+        (["--seed", "7", "--seeds", "1,2"], "--seed and --seeds say the same"),
+    ],
+)
+def test_numbers_and_names_given_twice_or_out_of_range_are_refused(tmp_path, capsys, words, said):
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    assert main(["simulate", str(file), *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_what_a_run_would_warn_of_is_told_once_however_many_are_simulated(tmp_path, capsys):

@@ -59,6 +59,19 @@ def test_what_a_simulation_knows_nothing_of_is_refused():
     assert changed_config(CONFIG, []) == CONFIG
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--compare", "sync,greedy", "--bounds", "0,4", "--seeds", "1,2"], "--compare, --bounds, --seeds"),
+        (["--seed", "0", "-o", "out"], "leave out --seed, --output"),
+        (["--at", "1"], "nothing is changed"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(run, capsys, words, said):
+    assert main(["simulate", "--from", str(run), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("short")
 def test_the_command_says_it_in_words_and_as_json(run, capsys):
     assert main(["simulate", "--from", str(run)]) == 0

@@ -78,6 +78,15 @@ async def test_what_the_command_says_of_its_failure_is_told(tmp_path):
     assert job.state()["error"] == "The run is too short."
 
 
+@pytest.mark.parametrize(("changes", "has_at"), [({}, False), ({"staleness.mu": "0.5"}, True)])
+async def test_a_moment_is_given_where_something_takes_over(tmp_path, changes, has_at):
+    job = WhatIf((sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv))"))
+    await job.begin(tmp_path, changes, 2.5)
+    async with asyncio.timeout(LIMIT_S):
+        await job._task
+    assert ("--at" in job.state()["result"]) == has_at
+
+
 async def test_one_that_goes_on_is_cancelled_and_another_may_begin(tmp_path):
     job = WhatIf((sys.executable, "-c", "import time; time.sleep(3600)"))
     await job.begin(tmp_path, {}, None)
