@@ -44,6 +44,7 @@ from workers.weights.version_file import VersionFile
 
 MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
 MOST_WINDOWS = 4  # that one reader may wait for: a version's that it gave up go with that version
+MOST_IN_ALL = 128  # windows that all readers may wait for, those that have gone since among them
 
 logger = logging.getLogger("workers")
 
@@ -73,7 +74,8 @@ class WeightsExchange:
         self._fetch: Fetch | None = None
         self._kept: SourceConnection | None = None  # with the source of the pull before
         self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
-        self._awaited = Counter[bytes]()  # how much of that, by reader
+        self._awaited = Counter[bytes]()  # how much of that, by reader; who waits for nothing is not in it
+        self._awaited_in_all = 0
         self._failed: dict[int, str] = {}  # newer versions that no source had, and why; until ordered again
         self._input = b""
         self.served_bytes = 0
@@ -233,7 +235,8 @@ class WeightsExchange:
 
     def _answer_waiting(self, word: Word) -> None:
         readers = self._waiting.pop(word, [])
-        self._awaited -= Counter(readers)  # who waits for nothing is not in it
+        for reader in readers:
+            self._waits_no_more(reader)
         for reader in readers:
             self._answer(reader, word)
 
@@ -252,11 +255,29 @@ class WeightsExchange:
             self._send(reader, Word(GONE, word.policy_version), text.encode()[:MAX_TEXT])
 
     def _have_wait(self, reader: bytes, word: Word) -> None:
-        """Until it is here. A reader that asks for more than some windows goes without."""
-        most = MOST_WINDOWS * (self._window + 1)  # a header, and chunks
-        if self._awaited[reader] < most and reader not in self._waiting.get(word, ()):
-            self._waiting.setdefault(word, []).append(reader)
-            self._awaited[reader] += 1
+        """Until it is here. A reader that asks for more than some windows goes without.
+
+        Where all together ask for too much, the oldest words make room: nobody tells of a reader that has
+        gone, and one that is still there goes on with its next source.
+        """
+        window = self._window + 1  # a header, and chunks
+        if self._awaited[reader] >= MOST_WINDOWS * window or reader in self._waiting.get(word, ()):
+            return
+        self._waiting.setdefault(word, []).append(reader)
+        self._awaited[reader] += 1
+        self._awaited_in_all += 1
+        while self._awaited_in_all > MOST_IN_ALL * window:
+            oldest, readers = next(iter(self._waiting.items()))
+            self._waits_no_more(readers.pop(0))
+            if not readers:
+                del self._waiting[oldest]
+
+    def _waits_no_more(self, reader: bytes) -> None:
+        """For one of the words that it waited for."""
+        self._awaited_in_all -= 1
+        self._awaited[reader] -= 1
+        if not self._awaited[reader]:
+            del self._awaited[reader]
 
     def _is_coming(self, policy_version: int, newest: int) -> bool:
         """Whether it is on its way, or will be: a reader may have been told before we were."""

@@ -3,7 +3,7 @@
 import pytest
 
 from workers.weights.channel import CHUNK, HEADER, Orders, Word
-from workers.weights.exchange import MOST_WINDOWS, WeightsExchange
+from workers.weights.exchange import MOST_IN_ALL, MOST_WINDOWS, WeightsExchange
 from workers.weights.manifest import CHUNK_BYTES
 
 WINDOW = 3
@@ -42,3 +42,18 @@ def test_who_has_got_something_may_wait_for_something_else(exchange):
         exchange._failed[word.policy_version] = "a test"
         exchange._answer_waiting(word)
     assert not exchange._awaited
+
+
+def test_readers_that_ask_and_go_cost_no_more_than_some_windows_in_all(exchange):
+    most = MOST_IN_ALL * (WINDOW + 1)
+    for reader in range(most):
+        for chunk in range(WINDOW):
+            exchange._answer(b"gone %d" % reader, Word(CHUNK, 1, reader * WINDOW + chunk))
+    exchange._answer(b"polite", Word(HEADER, 1))
+    kept = [reader for readers in exchange._waiting.values() for reader in readers]
+    assert len(kept) == exchange._awaited.total() == exchange._awaited_in_all == most
+    assert kept[-1] == b"polite"
+    exchange._failed[1] = "a test"
+    for word in [*exchange._waiting]:
+        exchange._answer_waiting(word)
+    assert (exchange._awaited, exchange._awaited_in_all) == ({}, 0)
