@@ -3,13 +3,15 @@
 Invariants: nothing that was received and verified is asked for again, whichever source is next; a chunk with
 another checksum than was published is counted and asked for elsewhere; at most `window` chunks are asked for
 at a time; the version appears when it is whole, and not at all after a failure; a delta counts as the chunk
-that it makes, checked by the same checksum, and a wrong one ends the use of deltas for this version.
+that it makes, checked by the same checksum, and a wrong one ends the use of deltas for this version; a source
+that is too slow is left for one that is not known to be as slow, once a minute at most.
 """
 
 import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from math import inf
 from typing import Any
 
 import zmq
@@ -34,6 +36,9 @@ from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.version_file import VersionFile
 
 PATIENCE_S = 10.0  # without a chunk from a source that is connected
+PACE_S = 60.0  # over which a source's pace is looked at
+SLOWEST = 15  # chunks in that time: 2 Mbit/s
+REST_S = 900.0  # that the rest of a version may take: half of what the controller gives a pull by default
 ROUNDS = 3  # times that the sources are gone through in vain: one may have been starting, or a cable loose
 
 
@@ -82,6 +87,8 @@ class Fetch:
         self._todo: dict[int, None] = {}  # chunks that are neither here nor asked for, in order
         self._asked: dict[int, None] = {}
         self._heard_s = 0.0  # when the source brought something that was wanted
+        self._paced_s, self._came = 0.0, 0  # since when its pace is measured, and the chunks that came since
+        self._paces: dict[str, int] = {}  # chunks in PACE_S, by source, as of the last look
         self._next("no source was named")
 
     @property
@@ -97,7 +104,7 @@ class Fetch:
     @property
     def deadline_s(self) -> float:
         """When to call `hurry`, by the monotonic clock."""
-        return self._heard_s + PATIENCE_S
+        return min(self._heard_s + PATIENCE_S, self._paced_s + PACE_S)
 
     def chunk(self, index: int) -> memoryview | None:
         """A chunk that is here already, to be handed on; None if it is not."""
@@ -131,9 +138,27 @@ class Fetch:
         self._next(f"{self._source}: {how}")
 
     def hurry(self) -> None:
-        """Go on with the next source if this one is silent for too long."""
-        if not self.is_over and time.monotonic() >= self.deadline_s:
+        """Go on with another source if this one is silent for too long, or too slow."""
+        now = time.monotonic()
+        if self.is_over:
+            return
+        if now >= self._heard_s + PATIENCE_S:
             self._next(f"{self._source} was silent for {PATIENCE_S:g} s")
+        elif now >= self._paced_s + PACE_S:
+            self._look_at_pace(now)
+
+    def _look_at_pace(self, now: float) -> None:
+        """Leave a source that is too slow, if there is one that was not tried, or was twice as fast."""
+        came, left = self._came, self._came + len(self._todo) + len(self._asked)
+        self._paces[self._source] = came
+        self._paced_s, self._came = now, 0
+        if came >= max(SLOWEST, left * PACE_S / REST_S):
+            return
+        others = [source for source in dict.fromkeys((*self._left, *self._paces)) if source != self._source]
+        fastest = max(others, key=lambda source: self._paces.get(source, inf), default=None)
+        if fastest is not None and self._paces.get(fastest, inf) > 2 * came:
+            self._left.appendleft(fastest)
+            self._next(f"{self._source} brought {came} chunks in {PACE_S:g} s")
 
     def close(self) -> None:
         """Give up what is not finished."""
@@ -152,6 +177,7 @@ class Fetch:
             self._next(f"{self._source} does not speak as a source does")
         elif word.kind == GONE:
             self._left = deque(endpoint for endpoint in self._left if endpoint != self._source)
+            self._paces.pop(self._source, None)
             self._next(f"{self._source}: {bytes(frames[1][:MAX_TEXT]).decode(errors='replace')}")
         elif word.kind == HEADER and self.header is None:
             self._begin(bytes(frames[1]))
@@ -209,7 +235,7 @@ class Fetch:
             self._next(f"chunk {index} from {self._source} has another checksum than was published")
             return []
         del self._asked[index]
-        self._heard_s, self._has_brought = time.monotonic(), True
+        self._heard_s, self._has_brought, self._came = time.monotonic(), True, self._came + 1
         self.received_bytes += len(received)
         self._ask()
         self._finish_if_whole()
@@ -251,7 +277,8 @@ class Fetch:
                 self.connection = self._connect(self._source)
             except WeightsError as error:
                 why = str(error)
-        self._heard_s = time.monotonic()
+        self._heard_s = self._paced_s = time.monotonic()
+        self._came = 0
         if self.header is None:
             self.connection.socket.send(Word(HEADER, self.policy_version).encode())
         else:
