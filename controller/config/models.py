@@ -186,8 +186,8 @@ class ControllerSettings(Section):
     """Where workers attach: `auto` is a Unix socket in the run directory; or `ipc://PATH`,
     `tcp://127.0.0.1:PORT`; or with `keys`, `tcp://0.0.0.0:PORT` for other machines."""
     keys: str = ""
-    """Folder of keys that `launch.py keygen` made. With it every connection is encrypted and every worker
-    shows a key that is in the folder; without it only this machine can attach."""
+    """Folder of keys that `launch.py keygen` made. With it every connection with the controller is
+    encrypted and every worker shows a key that is in the folder; without it only this machine can attach."""
     reattach_s: float = Field(default=300.0, ge=0)
     """Seconds for which workers that were attached by hand look for a controller that is gone; enough for a
     person to start it again. Rollout workers go on generating what they have meanwhile, and the next

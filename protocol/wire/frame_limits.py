@@ -1,4 +1,7 @@
-"""How large a frame may be, and how many a message may have, by who sends it."""
+"""How large a frame may be, and how many are read of a message, by who sends it.
+
+Neither bounds the sum of a message: libzmq takes it in whole before the first frame can be read.
+"""
 
 from protocol.errors import LocalError
 from protocol.messages import Message
