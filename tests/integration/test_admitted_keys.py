@@ -12,7 +12,7 @@ from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Ro
 from protocol.wire.connection import Connection
 from protocol.wire.security import ServerKey, load_worker_key, make_keys
 
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 class Admitted:
