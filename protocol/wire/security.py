@@ -129,9 +129,9 @@ def _trespass(directory: Path) -> str | None:
                 f"{path} belongs to another user (id {path.stat().st_uid}) than its folder, who could admit "
                 "a key of theirs. Make keys anew, in another folder."
             )
-    if key.exists() and owner not in (0, own, key.stat().st_uid):
+    if owner not in (0, own, key.stat().st_uid if key.exists() else own):
         return (
-            f"{directory} belongs to another user (id {owner}) than {key}, who could admit a key of theirs. "
+            f"{directory} belongs to another user (id {owner}) than its keys, who could admit a key of theirs. "
             "Make keys anew, in a folder of yours."
         )
     return None

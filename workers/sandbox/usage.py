@@ -4,6 +4,7 @@ Invariant: a process that ends while it is read counts as nothing.
 """
 
 import os
+import re
 import socket
 from collections import defaultdict
 from contextlib import suppress
@@ -105,21 +106,23 @@ def sockets_mb(folder: int, process: str) -> float:
     if not text:
         return 0.0
     count, queued = int(text.split()[2]), 0  # sockets: used COUNT
-    if count and "TCP: inuse 0 " not in text:
+    text += _read(folder, f"{process}/net/sockstat6")  # those of IPv6 are counted there alone
+    if count and re.search(r"^TCP6?: inuse [1-9]", text, re.MULTILINE):
         for name in ("tcp", "tcp6"):
             lines = _read(folder, f"{process}/net/{name}").splitlines()[1:]
             queued += sum(int(size, 16) for line in lines for size in line.split()[4].split(":"))
-    return (count * SOCKET_BYTES + queued) / (1 << 20)
+    datagrams = sum(int(found) for found in re.findall(r"^UDP6?: inuse (\d+)", text, re.MULTILINE))
+    return (count * SENT_BYTES + datagrams * RECEIVED_BYTES + queued) / (1 << 20)
 
 
-def _most_of_a_socket() -> int:
-    """Bytes that one may hold with buffers of the usual size; the last piece may be half of that."""
+def _most_of_a_socket(buffer: int) -> int:
+    """Bytes that a buffer of the usual size may hold; the last piece may be half of it."""
     with socket.socket(socket.AF_UNIX) as one:
-        sizes = [one.getsockopt(socket.SOL_SOCKET, size) for size in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
-    return max(sizes) * 3 // 2
+        return one.getsockopt(socket.SOL_SOCKET, buffer) * 3 // 2
 
 
-SOCKET_BYTES = _most_of_a_socket()
+SENT_BYTES = _most_of_a_socket(socket.SO_SNDBUF)  # what waits in a Unix socket counts for its sender
+RECEIVED_BYTES = _most_of_a_socket(socket.SO_RCVBUF)  # of UDP, which counts for its receiver
 
 
 def waited_s(folder: int, processes: list[list[str]]) -> float:
