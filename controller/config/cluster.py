@@ -9,7 +9,7 @@ from pydantic import Field
 
 from protocol.settings import Section
 
-WORD = (r"[\w.,:+/-]*", "letters, digits, and `_.,:+/-`, without blanks")
+WORD = (r"[\w.,:+/@-]*", "letters, digits, and `_.,:+/@-`, without blanks")
 SHAPES: dict[str, tuple[str, str]] = {
     "shared_dir": (
         r"(/|~/)\S*|~",

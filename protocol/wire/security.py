@@ -131,7 +131,7 @@ def _trespass(directory: Path) -> str | None:
             )
     if owner not in (0, own, key.stat().st_uid if key.exists() else own):
         return (
-            f"{directory} belongs to another user (id {owner}) than its keys, who could admit a key of theirs. "
+            f"{directory} belongs to another user (id {owner}) than its keys, who could admit a key. "
             "Make keys anew, in a folder of yours."
         )
     return None

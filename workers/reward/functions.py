@@ -19,6 +19,8 @@ from protocol.messages import MAX_REWARD
 from protocol.rewards.scalars import plain_number
 from protocol.rewards.shapes import MESSAGES, TURNS, Signature, missing_problem, shape_problem
 
+TOKEN_IDS = ("prompt_ids", "completion_ids")
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
@@ -111,6 +113,11 @@ def _read_signature(function: Any) -> Signature:
     return signature
 
 
+def _own(name: str, value: object) -> object:
+    """A copy that the function may change; of token ids, which are long and flat, the quick way."""
+    return [*value] if name in TOKEN_IDS and isinstance(value, list) else deepcopy(value)
+
+
 async def _score_group(
     function: Callable[..., Any], signature: Signature, request: ScoreRequest
 ) -> list[float]:
@@ -128,7 +135,8 @@ async def _score_group(
     }
     chosen = _choose(offered, signature, request)
     result = function(**{
-        name: [*map(deepcopy, value)] if isinstance(value, list) else value for name, value in chosen.items()
+        name: [_own(name, one) for one in value] if isinstance(value, list) else value
+        for name, value in chosen.items()
     })  # fmt: skip
     if inspect.isawaitable(result):
         result = await result
@@ -156,7 +164,7 @@ async def _score_members(
     """One call per member; the calls of an async function run side by side."""
     members = range(len(request.completions))
     arguments = [_choose(offer(request, member), signature, request) for member in members]
-    results = [function(**{name: deepcopy(value) for name, value in one.items()}) for one in arguments]
+    results = [function(**{name: _own(name, value) for name, value in one.items()}) for one in arguments]
     if any(inspect.isawaitable(result) for result in results):
         results = await asyncio.gather(*map(_outcome, results))
         for result in results:

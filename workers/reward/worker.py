@@ -308,8 +308,8 @@ def encode_response(
 
     Text behind text is tokenized by itself, and ended. An answer to chat messages, text or a whole message,
     is what the chat template adds to the prompt for it; what the template writes behind the end of the turn
-    is left out, because an engine stops there: at the tokenizer's end token, or one of `stops`. Raises:
-    ValueError in words; whatever the chat template raises.
+    is left out, because an engine stops there: at the tokenizer's end token or, where the template writes
+    none, at one of `stops`. Raises: ValueError in words; whatever the chat template raises.
     """
     row = json.loads(row_json)
     eos, answer = tokenizer.eos_token_id, row["response"]
@@ -323,7 +323,8 @@ def encode_response(
                 "be told what the answer is. Give `prompt` and `response` as text."
             )
         ids = whole[len(prompt_ids) :]
-        ends = [place for place, id in enumerate(ids, 1) if id == eos or id in stops]
+        ends = [place for place, id in enumerate(ids, 1) if id == eos]
+        ends = ends or [place for place, id in enumerate(ids, 1) if id in stops]
         ids = ids[: ends[-1]] if ends else ids
     else:
         ids = tokenizer(answer["content"], add_special_tokens=False)["input_ids"]

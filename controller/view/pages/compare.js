@@ -19,7 +19,7 @@ export async function render({ go, here, fetchHere }) {
     return { place, run: here.runs[place], steps: answer.ok ? found.steps : {}, trouble: found.error };
   }));
   const keys = [...new Set(columns.flatMap((one) => Object.keys(one.steps)))].filter((key) => key !== "step" && key !== "time_s" && key !== "lines per point");
-  const chosen = (here.words.keys?.split(BETWEEN) ?? FIRST.filter((key) => keys.includes(key)).slice(0, 6)).filter((key) => keys.includes(key));
+  const chosen = (here.words.keys?.split(BETWEEN).flatMap((one) => (keys.includes(one) ? [one] : one.split(" "))) ?? FIRST.filter((key) => keys.includes(key)).slice(0, 6)).filter((key) => keys.includes(key));
   const axis = here.words.axis in AXES ? here.words.axis : "step";
   const chooser = card(null, make("div", { class: "row" }, here.runs.map((run, place) => toggle(run, place, wanted, go)),
     "over ", make("select", { "aria-label": "axis", onchange: (event) => go({ axis: event.target.value }) }, Object.entries(AXES).map(([value, words]) => make("option", { value, selected: value === axis }, words))),

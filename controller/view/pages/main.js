@@ -121,14 +121,14 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
     });
     const isNews = page.isOfSteps && moment !== null && moment.steps !== here.steps && !hasDraft();
     const isKept = isHeld() || (isStill && !isNews);
-    const content = isKept ? null : await page.render({ ...tools, isAgain });
+    const content = isKept ? null : await page.render({ ...tools, isAgain, isHeld });
     if (isTold) moment = here.told;
     if (moment !== null) showMoment(moment);
     if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
       if (content !== null && !isHeld()) {
         replace(content, isAgain);
         here.steps = moment?.steps ?? null;
-      } else if (page.isMoving && isHeld()) byId("where").textContent += "; the page waits, as you type into it, or something on it is selected or in focus";
+      } else if (moment !== null && page.isMoving && isHeld()) byId("where").textContent += "; the page waits, as you type into it, or something on it is selected or in focus";
       byId("page").dataset.page = here.page;
       here.shown = name;
     }

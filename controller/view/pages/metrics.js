@@ -9,8 +9,9 @@ const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained token
 const UNITS = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]];
 let standing = { curves: new Map(), heat: null }; // what is in the page, and goes on there when a step is added
 
-export async function render({ ask, go, here, isAgain }) {
+export async function render({ ask, go, here, isAgain, isHeld }) {
   const { steps, evaluations } = await ask("metrics");
+  if (isAgain && isHeld()) return null; // taken in hand meanwhile: the curves stay where they are
   if (!isAgain) standing = { curves: new Map(), heat: null };
   if (!Object.keys(steps).length) return [card("Metrics", make("p", { class: "dim" }, "No train step is finished yet."))];
   const axes = Object.keys(AXES).filter((key) => key in steps);

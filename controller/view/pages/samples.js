@@ -23,7 +23,7 @@ export async function render({ ask, go, here, isAgain }) {
   const { kept, has_text } = await ask("samples");
   isMoving = false;
   if (!kept.length) return [card("Samples", make("p", { class: "dim" }, "None are kept (yet): samples.groups of each finished step are."))];
-  const words = here.words, stays = isAgain ? standing : null, asked = Object.fromEntries(ASKED.filter((name) => words[name]).map((name) => [name, words[name]]));
+  const words = here.words, stays = isAgain && kept.some(([of, group]) => of === standing?.step && group === standing.group) ? standing : null, asked = Object.fromEntries(ASKED.filter((name) => words[name]).map((name) => [name, words[name]]));
   const found = Object.keys(asked).length && !window.inFile ? await ask("samples/found", asked) : null;
   isMoving = found !== null && found.left > 0;
   const first = found?.found[0] ?? null;
@@ -32,7 +32,7 @@ export async function render({ ask, go, here, isAgain }) {
   const groups = kept.filter(([of]) => of === step).map(([, group]) => group);
   const group = Number(words.group ?? stays?.group ?? (first && words.step === undefined ? first.group : groups[0]));
   const member = words.member ?? stays?.member ?? (first && words.step === undefined ? first.member : undefined);
-  standing = { step, group, member };
+  standing = isMoving ? null : { step, group, member }; // what is still searched may find a better one
   const by = words.by ?? "version";
   const sample = groups.includes(group) && !(found && !found.count) ? await ask(`samples/${step}/${group}`) : null;
   const one = sample === null ? card(null, make("p", { class: "dim" }, found && !found.count ? "No response to read." : "This group is not kept."))

@@ -34,6 +34,8 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
     positions = getattr(model.config, "max_position_embeddings", options.max_tokens)
     limit = min(options.max_tokens, positions)
     own_pad = model.config.get_text_config().pad_token_id
+    if own_pad is not None and not 0 <= own_pad < model.get_input_embeddings().num_embeddings:
+        own_pad = None  # as -1 in old conversions: no token at all
 
     def score(prompts: list[Any], completions: list[str]) -> list[float]:
         texts = [

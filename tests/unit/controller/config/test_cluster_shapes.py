@@ -48,6 +48,7 @@ def test_what_would_become_something_else_is_refused_in_words(override, expected
     [
         "shared_dir=/", "shared_dir='/data/ü+it''s'", "shared_dir=~/shared", "time_limit='90'",
         "time_limit='2-12'", "time_limit='1-02:03:04'", "partition='gpu,gpu_long.a100'", "account=lab-2/sub",
+        "account=abc@h100",
         "namespace=team-7",
         "image='localhost:5000/lab/staleflow@sha256:ab12'", "storage_class=nfs.csi.k8s.io",
     ],

@@ -43,6 +43,11 @@ def test_an_answer_in_a_chat_ends_with_its_turn(tokenizer):
     assert encoded(tokenizer, [*talk, talk[0]], "c") == ("Ba<eos>\nAb<eos>\nBa<eos>\nA", "c<eos>")
 
 
+def test_what_stands_behind_the_end_token_is_not_trained_though_engines_stop_at_it_too(tokenizer):
+    stops = {EOS, ALPHABET.index("\n")}
+    assert encoded(tokenizer, [{"role": "user", "content": "a"}], "c", stops=stops)[1] == "c<eos>"
+
+
 def test_a_template_that_renders_the_prompt_otherwise_before_an_answer_is_refused(tokenizer):
     other = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer._tokenizer,

@@ -72,7 +72,7 @@ def make_llama(directory: Path, *, pad: int | None, template: str = TALK) -> tup
     return tokenizer, model
 
 
-@pytest.mark.parametrize("pad", [None, 1, 11], ids=["none", "eos", "another"])
+@pytest.mark.parametrize("pad", [None, -1, 1, 11], ids=["none", "no-token", "eos", "another"])
 def test_a_conversation_gets_the_output_of_the_model_as_it_is_published(tmp_path, pad):
     import torch
 
