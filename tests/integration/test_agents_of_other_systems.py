@@ -44,7 +44,7 @@ class Careless:  # it catches the error of a limit, and goes on
 async def demanding(data, colour):
     return 1.0
 
-async def mixed(policy, row):  # of both answers it hears in one go, of its own one first
+async def mixed(policy, row):  # both answers are there before it goes on; it awaits its own one last
     import asyncio
     client = openai.OpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=0)
     mine = asyncio.create_task(policy.chat([{"role": "user", "content": "a"}]))
@@ -154,7 +154,7 @@ def test_a_turn_at_the_door_and_one_that_was_asked_for_beside_it_count_once_each
         for ask in asks:
             link.answer(ask, "yes", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
-        assert ended.turn_rewards == ((asks[1].member, 0, 1.0),)  # of the newest
+        assert ended.turn_rewards == ((asks[0].member, 0, 1.0),)  # of the answer that it awaited last
 
     asyncio.run(serving(settings("mixed", door=True), test))
 
