@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from protocol.blame import shown, what, where, where_class
 from protocol.errors import ConfigError, PluginError
+from strategies.views import WorkView
 
 GOES_ON = "; a run that ended so goes on with the same command"
 Foreign = Any  # a function of the user's, or what it answered: judged here, before anything relies on it
@@ -161,7 +162,9 @@ def weights(answer: Foreign, arguments: Arguments) -> list[float]:
 
 
 def order_of_all(answer: Foreign, arguments: Arguments) -> list[int]:
-    """Each place of the window once."""
+    """Each place of the window once, in an order: that of a set is by chance."""
+    if isinstance(answer, set | frozenset):
+        raise Unusable(", which is a set and has no order")
     numbers, count = _integers(answer), len(arguments[0].prompts)
     if sorted(numbers) != list(range(count)):
         raise Unusable(f", which does not hold each of the places 0 to {count - 1} once")
@@ -228,7 +231,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _shape(argument: Foreign) -> str:
     """An argument in a few words."""
-    if hasattr(argument, "is_fresh"):
+    if isinstance(argument, WorkView):
         return f"a WorkView of {'fresh' if argument.is_fresh else 'begun'} work"
     if hasattr(argument, "_fields"):
         return type(argument).__name__

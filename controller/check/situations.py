@@ -109,6 +109,20 @@ SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
 }
 
 
+SEEDS = {
+    "routing": "work.group",
+    "synchronization": "settings.newest_version",
+    "migration": "settings.newest_version",
+    "admission": "view.started",
+    "filter": "str(rewards)",
+    "schedule": "view.step",
+    "pacing": "step.admission.train_version",
+    "sampler": "view.seed",
+    "turn_advantages": "str(view.rewards)",
+}
+"""What chance may come from, by the names of the arguments in `strategies.kinds.PROMISES`."""
+
+
 def try_out(field: str, strategy: Foreign) -> Iterator[str]:
     """What a person should know of this strategy for the key `kinds.key_of(field)`, each kind of remark once.
 
@@ -118,7 +132,7 @@ def try_out(field: str, strategy: Foreign) -> Iterator[str]:
     is_routing = isinstance(strategy, Routing)
     decide = strategy.choose if is_routing else strategy
     for arguments in SITUATIONS[field]():
-        for kind, text in _try_one(decide, arguments):
+        for kind, text in _try_one(field, decide, arguments):
             notes.setdefault(kind, text)
         if is_routing and strategy.order is not None:
             _, instances, settings = arguments
@@ -127,7 +141,7 @@ def try_out(field: str, strategy: Foreign) -> Iterator[str]:
     yield from notes.values()
 
 
-def _try_one(strategy: Callable[..., Foreign], arguments: Arguments) -> Iterator[tuple[str, str]]:
+def _try_one(field: str, strategy: Callable[..., Foreign], arguments: Arguments) -> Iterator[tuple[str, str]]:
     answers: list[Foreign] = []
     for _ in range(ASKED):
         given = deepcopy(arguments)
@@ -144,7 +158,7 @@ def _try_one(strategy: Callable[..., Foreign], arguments: Arguments) -> Iterator
             "differs",
             f"answered {one} and then {another} to the very same. Expected that it depends on its arguments "
             "alone: a run is taken up and replayed by asking again. Derive chance from them, for example by "
-            "`random.Random(work.group)`.",
+            f"`random.Random({SEEDS[field]})`.",
         )
     if isinstance(arguments[0], WorkView) and answers[0] is not None:
         chosen = next(view for view in arguments[1] if view.id == answers[0])

@@ -1,18 +1,19 @@
 """A strategy of the user's: answers come out plain, and a mistake is blamed on its file and line."""
 
+import random
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from controller.check.situations import SETTINGS, SITUATIONS
+from controller.check.situations import SEEDS, SETTINGS, SITUATIONS
 from controller.check.strategies import try_strategy
 from controller.config.strategies import load_strategies, load_strategy
 from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import thaw
 from protocol.errors import ConfigError, PluginError
-from strategies.kinds import STRATEGIES, key_of
+from strategies.kinds import PROMISES, STRATEGIES, key_of
 from strategies.outcomes import TurnsView
 from strategies.views import InstanceView, RunningView, Settings, SyncView, WorkView
 from tests.support.answered_run import AnsweredRun
@@ -145,6 +146,8 @@ def test_the_arguments_are_told_by_their_shapes(own):
         PluginError, match="given 2 InstanceViews, the trajectories of 2 instances, Settings;"
     ):
         answering(own, "migration", "99")(*ARGUMENTS["migration"])
+    with pytest.raises(PluginError, match=r"given AdmissionView, 2\.0; expected"):
+        answering(own, "admission", "float('nan')")(*ARGUMENTS["admission"])
 
 
 @pytest.mark.parametrize(
@@ -265,6 +268,17 @@ def test_answers_that_differ_and_changed_arguments_are_noted(own):
     assert {level for level, _ in said} == {"note"}
     assert any("changed a list that it was given" in text for _, text in said)
     assert any("to the very same" in text for _, text in said)
+
+
+def test_chance_is_to_come_from_an_argument_that_the_kind_has(own):
+    for field, seed in SEEDS.items():
+        derive = eval(f"lambda {', '.join(PROMISES[field].parameters)}: random.Random({seed})")
+        assert all(isinstance(derive(*arguments), random.Random) for arguments in SITUATIONS[field]())
+    code = "import random\ndef decide(view):\n    places = list(range(len(view.prompts)))\n"
+    said = try_strategy("sampler", own(code + "    random.shuffle(places)\n    return places\n"))
+    assert any("`random.Random(view.seed)`" in text for _, text in said)
+    said = try_strategy("admission", own("import random\ndef decide(view, batches): return random.random()"))
+    assert any("`random.Random(view.started)`" in text for _, text in said)
 
 
 def test_a_memory_between_two_calls_is_noted(own):

@@ -72,5 +72,11 @@ def test_a_sampler_of_the_users_must_name_each_place_once():
             hold("sampler", lambda view, answer=answer: answer)(window([1.0, 2.0]))
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_is_no_order(kind):
+    with pytest.raises(PluginError, match=r"which is a set and has no order"):
+        hold("sampler", lambda view: kind(range(len(view.prompts))))(window([1.0, 2.0]))
+
+
 def test_a_sampler_is_found_by_its_name():
     assert load_strategy("sampler", "similar_length") is similar_length
