@@ -11,12 +11,14 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import NamedTuple
 
+from controller.config.models import Config
 from controller.core.commands import Command, Send
 from controller.core.core import Core
 from controller.core.events import Event, Received
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recorded, Recording
 from protocol.errors import RunError, StaleFlowError
+from strategies.kinds import SECTIONS, STRATEGIES, key_of
 
 SHOWN_CHARS = 300  # of one event or command
 
@@ -139,8 +141,21 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
         words.append(f"The first difference is at event {turn.recorded.number}, {in_words(turn.recorded)}.")
         words += ["It gives now:", *(f"  {shortened(repr(command))}" for command in turn.commands)]
         words += [] if turn.commands else ["  nothing"]
-        words.append("Expected the commands that the run made; use the release that made it.")
+        words.append(f"Expected the commands that the run made; {_way_back(recording.config())}")
     return "\n".join(words)
+
+
+def _way_back(config: Config) -> str:
+    """What may have decided otherwise than it did in the run, and what to do about it."""
+    sections = {field: getattr(config, SECTIONS.get(field, "staleness")) for field in STRATEGIES}
+    named = {field: str(getattr(section, field)) for field, section in sections.items()}
+    own = [f"{key_of(field)} ({name})" for field, name in named.items() if name not in STRATEGIES[field]]
+    if not own:
+        return "use the release that made it."
+    return (
+        f"if {', '.join(own)} has been edited since, replay with it as it was; if not, use the release that "
+        "made the run."
+    )
 
 
 def kind(command: Command) -> str:

@@ -1,5 +1,7 @@
 """A replay finds that a run was as its journal says, or where it was not."""
 
+import sys
+
 import pytest
 
 from controller.cli.main import main
@@ -50,6 +52,26 @@ def test_the_first_event_with_other_commands_is_named_with_what_comes_out_now(tm
     said = capsys.readouterr().out
     assert f"The first difference is at event {busy[5]}, 0." in said
     assert "Send(peer=" in said
+    assert said.endswith("Expected the commands that the run made; use the release that made it.\n")
+
+
+def test_a_strategy_that_was_edited_since_is_named_as_what_may_decide_otherwise(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "chooses_otherwise_later.py"
+    code = "def choose(work, instances, settings):\n    return instances[{}].id\n"
+    file.write_text(code.format(0))
+    name = f"{file}:choose"
+    run = AnsweredRun(tmp_path / "run.db", steps=2, routing=name)
+    run.to_the_end()
+    run.store.close()
+    file.write_text(code.format("-1"))
+    for module in [name for name, one in sys.modules.items() if getattr(one, "__file__", "") == str(file)]:
+        monkeypatch.delitem(sys.modules, module)
+    assert main(["replay", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert f"if staleness.routing ({name}) has been edited since, replay with it as it was" in said
 
 
 def test_another_time_of_an_event_is_noticed(tmp_path):
