@@ -107,7 +107,11 @@ def roll_flash(view: AdmissionView, batches: float) -> int:
 
 
 def prime_rl(view: AdmissionView, batches: float) -> int:
-    """prime-rl: as many as the instances have room for; what grows too old is dropped."""
+    """prime-rl: as many as the instances have room for; what grows too old is dropped.
+
+    Its gate on how far dispatch may be ahead of the trainer and its limit of rollouts in flight
+    (`max_inflight_rollouts`) are left out: more is started here than there, and more is dropped.
+    """
     del view, batches
     return WHATEVER_FITS
 

@@ -4,7 +4,8 @@ Invariants: a preset is nothing but values of other keys of `staleness`; a key t
 instead. A preset whose ledger is not strict does not promise the bound: its violations are counted and shown.
 Source: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer) and ROLL Flash: what they admit and what
 they consume, as DryRun-RL, the simulator of StaleFlow's authors, has it; prime-rl and NeMo-RL: their code of
-August 2026 (a dispatcher that fills the engines and drops; trajectories for a target version, in order).
+August 2026 (a dispatcher that fills the engines and drops; trajectories for a target version, in order). Of
+prime-rl, the gate on its dispatcher's lead and its limit of rollouts in flight are left out.
 """
 
 STRICT = {"ledger": "deadlines"}

@@ -75,7 +75,9 @@ class StalenessSettings(Section):
         "staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "nemo_rl", "prime_rl", "greedy"
     ] = "staleflow"
     """Preset of the keys below; a key that is written out counts instead. The others are the rules of other
-    systems on this engine. `areal`, `verl_async` do not promise the bound; their violations are counted."""
+    systems on this engine. `areal`, `verl_async` do not promise the bound; their violations are counted.
+    `prime_rl` is without that system's gate on its dispatcher's lead and its limit of rollouts in flight, so
+    it starts and drops more."""
     in_flight_batches: float | Literal["auto", "all"] = "auto"
     """Groups in the system, in batches, counted until the version that they made is published. `auto` finds
     the fewest that keep the speed, `all` takes whatever the bound admits (then the mean staleness is about
