@@ -4,7 +4,7 @@ Invariant: pure, and below the configuration, which includes it. The defaults ar
 large-memory GPU per instance (an 8B model on an H20), the cluster whose results and upper bounds are known.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -69,7 +69,7 @@ class EngineSettings(Section):
     """Blocks of 16 tokens in the KV cache of one instance."""
     token_budget: int = Field(default=8192, ge=1)
     """Tokens that one step may work on."""
-    speeds: tuple[float, ...] = (1.0,)
+    speeds: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(1.0,), min_length=1)
     """Speed of each instance relative to the numbers above, repeated as often as needed."""
 
 

@@ -33,6 +33,14 @@ MAY_CHANGE = (
     "reward.concurrency", "trainer.batch_groups", "simulation.",
 )  # fmt: skip
 """Keys whose effect the simulation knows; of any other it would say nothing."""
+UNKNOWN = {
+    "staleness.sampler": "which prompts come again is not among what is simulated, so all orders are one",
+    "staleness.filter": "simulated rewards are noise, which no filter drops as it dropped the run's",
+    "simulation.workload.": "the lengths are those of the run's responses",
+}
+"""Beginnings of those among them whose effect it cannot know, and why."""
+MOST_WARNINGS = 10  # in words
+LENGTH_OF_PROMPTS = "simulation.workload.prompt_tokens="  # is of the cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class Prediction:
     run: tuple[float, float] | None  # tokens per second and mean staleness, measured
     own: Window
     changed: Window | None  # None: nothing was changed
+    warnings: tuple[str, ...] = ()  # what the simulated runs would have told people, each once
 
     @property
     def error(self) -> float | None:
@@ -60,6 +69,7 @@ class Prediction:
             "own": asdict(self.own),
             "changed": None if self.changed is None else asdict(self.changed),
             "error": self.error,
+            "warnings": list(self.warnings),
         }
 
 
@@ -84,30 +94,45 @@ def predict(
             "--at is the second from which something else decides, and nothing is changed; give a change, "
             "such as staleness.routing=round_robin, or leave --at out."
         )
+    warnings = dict[str, None]()
+
+    def warn(text: str) -> None:
+        warnings.setdefault(text)
+
     tell("reading what the run reported")
     measured = measure(recording)
     if changes and at_s is not None and _may_take_over(own, changed, changes):
-        found = go_on(recording, changed, at_s=at_s, measured=measured, seed=seed, tell=tell)
-        return Prediction(tuple(changes), found.at_s, found.itself, found.own, found.other)
+        found = go_on(recording, changed, at_s=at_s, measured=measured, seed=seed, tell=tell, warn=warn)
+        return Prediction(tuple(changes), found.at_s, found.itself, found.own, found.other, tuple(warnings))
     cells = {"own": ()} | ({"changed": tuple(changes)} if changes else {})
     bounds = (own.staleness.max_staleness, changed.staleness.max_staleness)
-    windows = {
-        name: start_over(recording, measured, more, name=name, skip=max(bounds) + 2, seed=seed, tell=tell)
-        for name, more in cells.items()
-    }
-    return Prediction(
-        tuple(changes), None, measured.itself(0.0), windows["own"], windows.get("changed")
-    )  # fmt: skip
+    skip, windows = max(bounds) + 2, dict[str, Window]()
+    for name, more in cells.items():
+        windows[name] = start_over(
+            recording, measured, more, name=name, skip=skip, seed=seed, tell=tell, warn=warn
+        )
+    itself = measured.itself(0.0)
+    return Prediction(tuple(changes), None, itself, windows["own"], windows.get("changed"), tuple(warnings))
 
 
 def changed_config(own: Config, changes: Sequence[str]) -> Config:
-    """The run's configuration with the changes. Raises: ConfigError if one is not of MAY_CHANGE."""
+    """The run's configuration with the changes.
+
+    Raises: ConfigError if one is not of MAY_CHANGE, or of UNKNOWN.
+    """
     foreign = [change for change in changes if not change.startswith(MAY_CHANGE)]
     if foreign:
         raise ConfigError(
             f"{foreign[0]!r} changes what a simulation of the run knows nothing of. Expected keys of "
             f"{', '.join(key.rstrip('.') for key in MAY_CHANGE)}."
         )
+    for change in changes:
+        why = next((UNKNOWN[key] for key in UNKNOWN if change.startswith(key)), "")
+        if why and not change.startswith(LENGTH_OF_PROMPTS):
+            raise ConfigError(
+                f"What {change} would change cannot be known from a run: {why}. Leave it out here; "
+                "`launch.py simulate CONFIG.yaml` has a workload of its own to try it on."
+            )
     of_strategy = [change for change in changes if change.startswith("staleness.")]
     preset = next((c.partition("=")[2] for c in of_strategy if c.startswith("staleness.strategy=")), None)
     rest = [change for change in of_strategy if not change.startswith("staleness.strategy=")]
@@ -124,6 +149,7 @@ def start_over(
     skip: int,
     seed: int = 0,
     tell: Tell = lambda text: None,
+    warn: Tell = lambda text: None,
 ) -> Window:
     """The run from version 0 on workers like its own, with changes. Raises: RunError if it does not end."""
     workers = [f"rollout.instances={measured.instances}", f"reward.workers={measured.text_workers}"]
@@ -134,7 +160,8 @@ def start_over(
     config = change_config(changed, [*cluster, *workers, *limits, *others])
     simulation = Simulation(config, seed=seed, with_digest=False)
     use_lengths(simulation, config, measured.lengths, seed)
-    return figures(simulation, measured, name, bound=config.staleness.max_staleness, skip=skip, tell=tell)
+    bound = config.staleness.max_staleness
+    return figures(simulation, measured, name, bound=bound, skip=skip, tell=tell, warn=warn)
 
 
 def _may_take_over(own: Config, changed: Config, changes: Sequence[str]) -> bool:
@@ -163,4 +190,7 @@ def in_words(prediction: Prediction) -> str:
     if prediction.changed is not None:
         gain = prediction.changed.tokens_per_s / max(prediction.own.tokens_per_s, 1e-9) - 1
         lines.append(f"With {' '.join(prediction.changes)}: {gain:+.1%} tokens/s.")
+    lines += [f"warning: {text}" for text in prediction.warnings[:MOST_WARNINGS]]
+    if (more := len(prediction.warnings) - MOST_WARNINGS) > 0:
+        lines.append(f"There are {more} more warnings, which are not told.")
     return "\n".join(lines)

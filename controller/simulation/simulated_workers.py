@@ -28,6 +28,7 @@ from workers.simulated import (
 )
 from workers.simulated.physics import BLOCK
 
+OF_A_STEP = ("floor_s", "step_base_s", "token_s", "decode_base_s", "decode_context_s")
 HELD_OUT_PROMPTS = 100  # of a set without max_prompts: its file is not read here
 
 Simulated = SimulatedRollout | SimulatedReward | SimulatedTrainer | SimulatedAgent
@@ -36,6 +37,12 @@ Simulated = SimulatedRollout | SimulatedReward | SimulatedTrainer | SimulatedAge
 def distribution_of(config: Config) -> Distribution:
     """Response lengths of a configuration. Raises: ConfigError."""
     workload = config.simulation.workload
+    if workload.trace and workload.kind != "trace":
+        raise ConfigError(
+            f"simulation.workload.trace is {workload.trace!r}, and simulation.workload.kind is "
+            f"{workload.kind}, which takes no lengths from a run; give "
+            "simulation.workload.kind=trace, or leave the trace out."
+        )
     return make_distribution(
         workload.kind,
         cap=config.rollout.max_response_tokens,
@@ -49,8 +56,13 @@ def distribution_of(config: Config) -> Distribution:
 
 
 def step_cost(config: Config) -> StepCost:
-    """Coefficients of an engine of speed 1."""
+    """Coefficients of an engine of speed 1. Raises: ConfigError if its steps take no time at all."""
     fields = config.simulation.engine.model_dump()
+    if not any(fields[name] for name in OF_A_STEP):
+        raise ConfigError(
+            f"{', '.join(f'simulation.engine.{name}' for name in OF_A_STEP)} are all 0: a decode step would "
+            "take no time. Give one of them more."
+        )
     return StepCost(**{name: fields[name] for name in StepCost._fields})
 
 

@@ -22,9 +22,11 @@ from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import thaw
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
+from controller.simulation.charges import train_token_s
 from controller.simulation.host import Simulation
 from controller.simulation.measured import Measured, RecordedWorkload
-from controller.simulation.records import Window, whole_cycles, window
+from controller.simulation.records import TrainStart, Window, whole_cycles, window
+from controller.simulation.simulated_workers import step_cost
 from protocol import messages
 from protocol.errors import ConfigError, RunError
 from protocol.messages import Train
@@ -35,6 +37,7 @@ ENDLESS = 1_000_000  # respawns
 FIRST_PEER = 1 << 40  # a run that was itself simulated counts its peers from 0
 PATIENCE = 20  # times the longest step of the run, until a simulated one counts as stuck
 LEAST_PATIENCE_S = 600.0
+MOST_AGAIN = 5  # times that one batch may go to the trainer, whose losses a simulation has endlessly many of
 
 Tell = Callable[[str], None]
 
@@ -133,6 +136,7 @@ def go_on(
     measured: Measured | None = None,
     seed: int = 0,
     tell: Tell = lambda text: None,
+    warn: Tell = lambda text: None,
 ) -> Comparison:
     """What the run's own strategy and another one come to from a moment on (default: half of the run).
 
@@ -155,7 +159,7 @@ def go_on(
         config = change_config(strategy, [*cluster, *limits])
         exchange(copy.core, recording.make_core(config))
         simulation = Continuation(config, copy, measured.lengths, seed=seed)
-        found.append(figures(simulation, measured, name, bound=bound, skip=bound + 2, tell=tell))
+        found.append(figures(simulation, measured, name, bound=bound, skip=bound + 2, tell=tell, warn=warn))
     return Comparison(moment.now, measured.itself(moment.now), found[0], found[1])
 
 
@@ -194,20 +198,35 @@ def use_lengths(
 
 
 def figures(
-    simulation: Simulation, measured: Measured, name: str, *, bound: int, skip: int, tell: Tell
-) -> Window:
+    simulation: Simulation, measured: Measured, name: str, *, bound: int, skip: int, tell: Tell,
+    warn: Tell = lambda text: None,
+) -> Window:  # fmt: skip
     """The figures of one simulated run. Raises: RunError if it fails, or does not end."""
     began_s, outcome = simulation.core.state.now, simulation.outcome
-    simulation.on_start = lambda start: tell(
-        f"simulating {name}: step {len(outcome.starts)} of {STEPS}, {start.at_s - began_s:.0f} virtual s"
-    )
-    patience_s = max(LEAST_PATIENCE_S, PATIENCE * measured.longest_period_s())
+    again = [0, 0]  # times that the batch of a step began, and the step
+
+    def on_start(start: TrainStart) -> None:
+        tell(
+            f"simulating {name}: step {len(outcome.starts)} of {STEPS}, {start.at_s - began_s:.0f} virtual s"
+        )
+        steps = simulation.core.state.steps
+        again[:] = [again[0] + 1 if steps == again[1] else 1, steps]
+        if again[0] > MOST_AGAIN:
+            why = outcome.warnings[-1] if outcome.warnings else "no reason was told"
+            raise RuntimeError(f"One batch went to the trainer {again[0]} times ({why}).")
+
+    simulation.on_start = on_start
+    slowest_s = max(measured.longest_period_s(), slow_step_s(simulation.core.state.config, measured))
     try:
-        simulation.run(patience_s=patience_s)
+        simulation.run(patience_s=max(LEAST_PATIENCE_S, PATIENCE * slowest_s))
     except RuntimeError as error:
+        way_on = "Please" if name == "own" else "Give other changes; if these should work, please"
         raise RunError(
-            f"Simulated on from {began_s:.1f} s, the run does not end: {error} Please report it with run.db."
+            f"Simulated on from {began_s:.1f} s, the run does not end: {error} {way_on} report it with "
+            "run.db."
         ) from error
+    for text in simulation.outcome.warnings:
+        warn(text)
     skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1)
     found = window(outcome.starts, max_staleness=bound, skip=skip)
     if found is None:
@@ -216,6 +235,22 @@ def figures(
             f"({outcome.reason}), too few to compare. Give an earlier --at."
         )
     return found
+
+
+def slow_step_s(config: Config, measured: Measured) -> float:
+    """Seconds of a train step that nothing overlaps: its responses one after the other on each instance.
+
+    What a simulated run with these settings takes for a step is hardly ever more.
+    """
+    simulation, lengths = config.simulation, measured.lengths.values()
+    prompt, length = simulation.workload.prompt_tokens, sum(lengths) / max(1, len(lengths))
+    responses = config.trainer.batch_groups * config.rollout.group_size
+    alone_s = step_cost(config).stretch_s(1, prompt, max(lengths, default=0))
+    waves = max(1, -(-responses // config.rollout.instances))
+    slowest = min(simulation.engine.speeds)
+    scored_s = simulation.score_s * config.trainer.batch_groups
+    trained_s = simulation.train_base_s + train_token_s(config) * responses * (prompt + length)
+    return waves * alone_s / slowest + trained_s + scored_s + simulation.publish_s + simulation.pull_s
 
 
 def reach(recording: Recording, at_s: float) -> Moment:

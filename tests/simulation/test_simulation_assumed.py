@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from controller.cli.main import main
 from controller.config.load import load_config
 from controller.config.models import Config
 from controller.simulation.assumed import in_words
+from controller.simulation.simulated_workers import OF_A_STEP
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,3 +41,28 @@ def test_what_was_set_is_told_and_the_defaults_are_named_as_such():
 def test_how_to_set_it_is_said():
     assert "simulation.KEY=VALUE" in told()
     assert "trainer: unlimited tokens/s" in told(simulation={"train_token_s": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["simulation.engine.speeds=[1.0, 0.0]"],
+            "simulation.engine.speeds.1 (command line): 0.0 is refused",
+        ),
+        (["simulation.engine.speeds=[-1]"], "simulation.engine.speeds.0 (command line): -1 is refused"),
+        (["simulation.engine.speeds=[]"], "simulation.engine.speeds (command line): [] is refused"),
+        (
+            [f"simulation.engine.{name}=0" for name in OF_A_STEP],
+            "simulation.engine.decode_context_s are all 0: a decode step would take no time",
+        ),
+        (
+            ["simulation.workload.trace=runs/mine"],
+            "and simulation.workload.kind is lognormal, which takes no lengths from a run; give "
+            "simulation.workload.kind=trace, or leave the trace out",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_words(capsys, words, said):
+    assert main(["simulate", str(ROOT / "examples" / "quickstart.yaml"), *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`simulate --from RUN`: the run as it was measured, as its simulation has it, and as it would be."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.simulation import from_run, whatif
 from controller.simulation.from_run import changed_config, predict
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, RunError
 from tests.support.recorded_run import record
 
 CONFIG = Config.model_validate(
@@ -84,3 +85,46 @@ def test_the_command_says_it_in_words_and_as_json(run, capsys):
     assert found["changed"]["tokens_per_s"] > 0
     assert main(["simulate"]) == 2
     assert "Expected a CONFIG.yaml, or --from RUN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("staleness.sampler=similar_length", "all orders are one"),
+        ("staleness.sampler_batches=2", "all orders are one"),
+        ("staleness.filter=zero_variance", "rewards are noise"),
+        ("simulation.workload.kind=fixed", "the lengths are those of the run's responses"),
+    ],
+)
+def test_what_cannot_be_known_from_a_run_is_refused_with_the_reason(change, why):
+    with pytest.raises(ConfigError, match=f"What {change} would change cannot be known.*{why}"):
+        changed_config(CONFIG, [change])
+    assert (
+        changed_config(CONFIG, ["simulation.workload.prompt_tokens=7"]).simulation.workload.prompt_tokens == 7
+    )
+
+
+@pytest.mark.usefixtures("short")
+def test_a_slow_trainer_is_waited_for_and_what_runs_warn_of_is_told(run, capsys):
+    with Recording(run) as recording:
+        found = predict(recording, ["simulation.train_token_s=0.05"])
+    assert found.changed.seconds / found.changed.steps > whatif.LEAST_PATIENCE_S
+    warned = replace(found, warnings=tuple(f"worker {number} was lost" for number in range(12)))
+    said = from_run.in_words(warned).splitlines()
+    assert said.count("warning: worker 0 was lost") == 1
+    assert said[-1] == "There are 2 more warnings, which are not told."
+    assert warned.as_json()["warnings"] == list(warned.warnings)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_trainer_that_is_given_up_again_and_again_ends_the_prediction_with_the_reason(run):
+    expected = r"One batch went to the trainer \d times \(.*trainer.*\)\. Give other changes; .*report it"
+    with Recording(run) as recording, pytest.raises(RunError, match=expected):
+        predict(recording, ["simulation.train_token_s=1"])
+
+
+@pytest.mark.usefixtures("short")
+def test_what_a_simulated_run_warns_of_is_kept(run):
+    with Recording(run) as recording:
+        found = predict(recording, ["staleness.spare_groups=1", "simulation.faults.rollout_kills=0.2"])
+    assert any("rollout" in text for text in found.warnings)
