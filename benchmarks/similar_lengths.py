@@ -4,7 +4,8 @@ Invariant: the production core and the predictor that ships, in the simulation; 
 same seed, hence the same prompts and lengths. Throughput is of trained tokens, over whole epochs of two
 windows each, so that both sides train the very same prompts. Every rule but AReaL's keeps the bound, or the
 benchmark fails; `late` is the share of trained trajectories that are older. The first of `--rules` is what
-the others are compared with: `--rules areal "similar, streaming"` sets a strict bound against none.
+the others are compared with: `--rules areal "similar, streaming"` sets a strict bound against none. `at most` is
+the upper bound with batches as the rule has them, over that with mixed whole batches.
 """
 
 import argparse
@@ -17,19 +18,23 @@ from typing import Any, NamedTuple
 
 from controller.config.models import Config
 from controller.simulation import Simulation
+from controller.simulation.bounds import throughput_bound
 from controller.simulation.intervals import paired_ratio, with_interval
 from controller.simulation.records import window
+from controller.simulation.similar_bound import similar_bound
 
 RULES: dict[str, dict[str, Any]] = {  # of `staleness`, and streaming
     "greedy": {"strategy": "greedy"},
     "staleflow": {},
     "shuffled": {"sampler": "similar_length_shuffled"},
+    "shuffled, streaming": {"sampler": "similar_length_shuffled", "streaming": True},
     "similar": {"sampler": "similar_length"},
     "similar, streaming": {"sampler": "similar_length", "streaming": True},
     "streaming": {"streaming": True},
     "areal": {"strategy": "areal"},
 }
 UNBOUND = ("areal",)  # promise no bound
+SEEN = 8  # earlier responses to each prompt, in the second epoch
 EPOCH_STEPS = 16  # two windows of 8 batches
 SHAPES = {"wide": (8, 20_000, 2_000), "single": (4, 16_384, 3_000)}
 """Instances, longest response, its median before it is cut; one step trains 16 prompts x 8 responses."""
@@ -88,6 +93,16 @@ def measure(job: tuple[str, int, float, int, str, int]) -> Figures:
     return Figures(first.tokens_per_s, later.tokens_per_s, later.staleness_mean, late, error, bias)
 
 
+def at_most(shape: str, bound: int, correlation: float, name: str) -> str:
+    """The upper bound of a rule in a steady state, over that of mixed whole batches; `-` without a bound."""
+    if name in UNBOUND:
+        return "-"
+    config = settings(shape, bound, correlation, 2, **RULES[name])
+    mixed = throughput_bound(settings(shape, bound, correlation, 2))
+    is_mixed = config.staleness.sampler == "in_order"
+    return f"{(throughput_bound(config) if is_mixed else similar_bound(config, seen=SEEN)) / mixed:.2f}"
+
+
 def main() -> None:
     """Print a row per cluster, bound, correlation and rule."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -103,7 +118,7 @@ def main() -> None:
     print(f"{platform.machine()}, Python {platform.python_version()}, virtual time, {options.seeds} seeds")
     ratio = f"x {options.rules[0]}"
     print(f"| cluster | bound | correlation | rule | epoch 1, tokens/s | {ratio} | later, tokens/s "
-          f"| {ratio} | staleness | late | log error | bias |\n" + "|---" * 12 + "|")  # fmt: skip
+          f"| {ratio} | staleness | late | log error | bias | at most |\n" + "|---" * 13 + "|")  # fmt: skip
     with ProcessPoolExecutor(options.processes, mp_context=get_context("fork")) as pool:
         for shape, bound, correlation in product(options.shapes, options.bounds, options.correlations):
             base: list[Figures] = []
@@ -111,11 +126,15 @@ def main() -> None:
                 jobs = [(shape, bound, correlation, options.epochs, name, seed) for seed in seeds]
                 found = list(pool.map(measure, jobs))
                 base = base or found
-                print(row((shape, str(bound), f"{correlation:g}", name), found, base), flush=True)
+                names, most = (
+                    (shape, str(bound), f"{correlation:g}", name),
+                    at_most(shape, bound, correlation, name),
+                )
+                print(row(names, found, base, most), flush=True)
 
 
-def row(names: tuple[str, ...], found: list[Figures], base: list[Figures]) -> str:
-    """One line of the table."""
+def row(names: tuple[str, ...], found: list[Figures], base: list[Figures], most: str) -> str:
+    """One line of the table; `most` is its last cell."""
     cells = list(names)
     for field in ("first", "later"):
         own, other = ([getattr(one, field) for one in each] for each in (found, base))
@@ -125,7 +144,7 @@ def row(names: tuple[str, ...], found: list[Figures], base: list[Figures]) -> st
     for field, form in (("log_error", ".2f"), ("bias", "+.1%")):
         known = [value for one in found if (value := getattr(one, field)) is not None]
         cells.append(format(fmean(known), form) if known else "-")
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join([*cells, most])} |"
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class StepProgram(NamedTuple):
     busy: Any  # one row: instance seconds (of speed 1) in all
 
 
-def program_of(demand: Demand, kinds: int) -> StepProgram:
+def program_of(demand: Demand, kinds: int = STEP_KINDS) -> StepProgram:
     """What one batch demands of the instances, with so many kinds of steps."""
     from scipy import sparse
 

@@ -24,7 +24,6 @@ from workers.simulated.workload import NORMAL
 
 PROMPTS, RESPONSES = 4_000, 4  # that stand for the workload, drawn from one seed
 CLASSES, TAIL_CLASSES = 14, 5  # of each batch
-STEP_KINDS = 48  # there are as many classes as batches have in all
 Classes = tuple[tuple[float, float], ...]
 
 
@@ -66,7 +65,7 @@ def _shortest_s(demand: Demand, kinds: list[Classes], max_staleness: int) -> flo
 
     count = len(kinds)
     every = tuple((length, share / count) for kind in kinds for length, share in kind)
-    program = program_of(replace(demand, classes=every, batch=demand.batch * count), STEP_KINDS)
+    program = program_of(replace(demand, classes=every, batch=demand.batch * count))
     columns, classes = program.busy.shape[1], len(every)
     which = np.repeat(np.arange(count), [len(kind) for kind in kinds])
     windows = sparse.csr_matrix((np.full(classes, -demand.fastest), (np.arange(classes), which)))
