@@ -4,8 +4,8 @@ Invariant: the production core and the predictor that ships, in the simulation; 
 same seed, hence the same prompts and lengths. Throughput is of trained tokens, over whole epochs of two
 windows each, so that both sides train the very same prompts. Every rule but AReaL's keeps the bound, or the
 benchmark fails; `late` is the share of trained trajectories that are older. The first of `--rules` is what
-the others are compared with: `--rules areal "similar, streaming"` sets a strict bound against none. `at most` is
-the upper bound with batches as the rule has them, over that with mixed whole batches.
+the others are compared with: `--rules areal "similar, streaming"` sets a strict bound against none.
+`at most` is the upper bound with batches as the rule has them, over that with mixed whole batches.
 """
 
 import argparse
