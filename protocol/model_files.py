@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from protocol.errors import RemoteError
+from protocol.files import sync
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.(json|txt|model|jinja|tiktoken)")
 UNFINISHED = ".making."  # in the name of a folder in which a model is being made
@@ -84,7 +85,7 @@ def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest
     try:
         _write_files(aside, files)
         aside.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     except OSError:
         if not target.is_dir():  # else another worker of this machine was faster
             raise
@@ -106,13 +107,4 @@ def _write_files(directory: Path, files: Files) -> None:
             os.fsync(file.fileno())
         aside.replace(directory / name)
     (directory / MARK).touch()
-    _sync(directory)
-
-
-def _sync(directory: Path) -> None:
-    """Return when the entries of a folder are on the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(directory)

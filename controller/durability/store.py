@@ -41,9 +41,9 @@ from controller.durability.payload import Known, Payload
 from controller.durability.sample_records import NONE, Corrections, keep_samples
 from controller.durability.sample_records import SCHEMA as SAMPLES_SCHEMA
 from protocol.errors import OtherRelease, RemoteError, RunError
+from protocol.files import for_owner_only
 from protocol.ids import TrajectoryId
 from protocol.messages import Message
-from protocol.private_files import for_owner_only
 
 SCHEMA_VERSION = 9
 SCHEMA = f"""

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from io import TextIOWrapper
 from pathlib import Path
 
-from protocol.private_files import for_owner_only
+from protocol.files import for_owner_only
 from protocol.stacks import dump_on_signal
 
 

@@ -21,7 +21,7 @@ from controller.config.models import Config
 from controller.config.yaml_file import write_yaml
 from controller.durability.holder import lock_of, mark
 from protocol.errors import ConfigError, RunError
-from protocol.private_files import OTHERS
+from protocol.files import OTHERS
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
 from protocol.wire.security import WorkerKey, write_local_key
 

@@ -24,10 +24,10 @@ from typing import IO
 from controller.core.events import WorkerExited
 from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
 from protocol.errors import RunError
+from protocol.files import for_owner_only
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
 from protocol.plain_text import plain
-from protocol.private_files import for_owner_only
 from protocol.settings import WorkerSettings
 from protocol.wire.descriptors import RETRY_S, are_spent
 

@@ -98,7 +98,7 @@ simulation/test_simulation_assumed.py: controller/cli/simulate controller/simula
 simulation/test_simulation_compare.py: controller/simulation/report
 simulation/test_simulation_from_run.py: controller/cli/planning/from_run
 simulation/test_simulation_whatif.py: controller/simulation/measured
-unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
+unit/controller/test_file_modes.py: controller/host/log_file workers/rollout/handover
 unit/controller/cli/test_cli_control.py: controller/view/orders
 unit/controller/view/door/test_beside.py: controller/view/door/resident
 unit/controller/view/exports/test_outgoing.py: controller/cli/alarm_watch controller/cli/looking/export

@@ -134,6 +134,8 @@ class AgentPool:
         except (TimeoutError, RunError):
             child.end("It has not imported the module by then.")
             await child.gone.wait()
+            if child.was_killed and self._idle_deaths < MAX_IDLE_DEATHS - 1:  # not by what it imports, maybe
+                return await self._replace(child, where)
             raise RunError(
                 f"The process of the agent {self._settings.name!r} did not start; expected it to import "
                 f"the module within {START_LIMIT_S:g} s. {child.reason}"
@@ -149,11 +151,11 @@ class AgentPool:
         if child in self._children:
             self._children.remove(child)
         if child.ready.done() and child.ready.exception() is None and not self._is_closed:
-            task = self._tasks.create_task(self._replace(child), name="agent process again")
+            task = self._tasks.create_task(self._replace(child, self._children), name="agent process again")
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
-    async def _replace(self, child: AgentChild) -> AgentChild:
+    async def _replace(self, child: AgentChild, where: list[AgentChild]) -> AgentChild:
         """Raises: ConfigError, RunError."""
         logger.warning("%s It is started again.", child.reason)
         self._idle_deaths += 1
@@ -162,4 +164,4 @@ class AgentPool:
                 f"The process of the agent {self._settings.name!r} has ended {self._idle_deaths} times "
                 f"in a row, and no episode said anything between. {child.reason}"
             )
-        return await self._start(self._children)
+        return await self._start(where)

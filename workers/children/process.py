@@ -62,6 +62,8 @@ class KeptProcess(asyncio.SubprocessProtocol):
         self.gone = asyncio.Event()
         self.reason = ""
         """Why it has ended."""
+        self.was_killed = False
+        """Whether a signal has ended it that neither its worker nor its keeper sent."""
         self._code, self._setup = code, setup
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._packets = Packets(secret=self._secret, max_bytes=max_bytes)
@@ -156,7 +158,8 @@ class KeptProcess(asyncio.SubprocessProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_ending:
-            self.reason = self._how_it_ended(self._transport.get_returncode())
+            code = self._transport.get_returncode()
+            self.reason, self.was_killed = self._how_it_ended(code), code is not None and code < 0
         self._transport.close()
         self.gone.set()
         self._settled()

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from protocol.errors import ConfigError, NoAnswer, RunError, StaleFlowError
+from protocol.files import OTHERS
 from protocol.importing import cannot_import
 from protocol.messages import Attach, Detach, Role, WorkerFailed
-from protocol.private_files import OTHERS
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
 from protocol.stacks import dump_on_signal

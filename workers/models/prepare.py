@@ -15,9 +15,9 @@ import traceback
 from pathlib import Path
 
 from protocol.errors import ConfigError, StaleFlowError
+from protocol.files import OTHERS
 from protocol.importing import load_object
 from protocol.model_files import aside_of, remove_unfinished
-from protocol.private_files import OTHERS
 from protocol.stacks import dump_on_signal
 
 

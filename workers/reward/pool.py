@@ -195,6 +195,8 @@ class RewardPool:
                 return
             child.end("It has not imported the module by then.")
             await child.gone.wait()
+            if child.was_killed and self._idle_deaths < MAX_IDLE_DEATHS - 1:  # not by what it imports, maybe
+                return await self._replace(child)
             raise RunError(
                 f"The process of the reward function {self._function!r} did not start; expected it to import "
                 f"the module within {START_LIMIT_S:g} s. {child.reason}"

@@ -9,8 +9,8 @@ import logging
 from pathlib import Path
 
 from protocol.errors import RemoteError
+from protocol.files import for_owner_only
 from protocol.messages import Generated, Keep
-from protocol.private_files import for_owner_only
 from workers.link.link import Link
 from workers.rollout.unacknowledged import Unacknowledged
 

@@ -22,6 +22,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 
 from protocol.errors import ConfigError, RunError
+from protocol.files import sync
 from workers.models.parts import TensorPart
 from workers.trainer.saved.shares import Share, Shares, stream, write_shares
 
@@ -341,12 +342,3 @@ def _complete_checkpoints(directory: Path) -> list[Path]:
 
 def _version_of(path: Path) -> int:
     return int(path.name.strip(".").removeprefix("step_").partition(".")[0])
-
-
-def sync(path: Path) -> None:
-    """Return when a file, or the entries of a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

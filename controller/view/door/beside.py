@@ -22,7 +22,7 @@ from typing import IO
 from controller.config.models import ViewSettings
 from controller.view.door.listener import left_token, listen
 from protocol.errors import ConfigError
-from protocol.private_files import for_owner_only
+from protocol.files import for_owner_only
 
 ROOT = Path(__file__).resolve().parents[3]
 DOORKEEPER = Path(__file__).with_name("doorkeeper.py")

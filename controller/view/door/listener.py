@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from protocol.errors import ConfigError
-from protocol.private_files import for_owner_only
+from protocol.files import for_owner_only
 
 FIRST_PORT = 8470
 TRIES = 50

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from controller.config.models import Config
 from controller.view.exports.outgoing import END_S, Outgoing
-from protocol.private_files import for_owner_only
+from protocol.files import for_owner_only
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = (sys.executable, "-P", "-m", "controller.view.exports.outgoing")

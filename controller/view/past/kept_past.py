@@ -18,7 +18,7 @@ from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
 from controller.durability.release import release
 from controller.view.past.keyframes import PlainKeyframes
-from protocol.private_files import for_owner_only
+from protocol.files import for_owner_only
 
 NAME, NEWEST = "view.past", "view.newest"
 LEAST_EVENTS = 20_000  # a pass over fewer takes seconds, and is made again

@@ -1,7 +1,8 @@
-"""Files that hold what only the run's owner may read: prompts and responses, logs that quote them."""
+"""Files that only the run's owner may read, and files that outlive a power failure."""
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 OTHERS = 0o077
 
@@ -13,3 +14,12 @@ def for_owner_only(path: str | os.PathLike[str], flags: int) -> int:
         with suppress(PermissionError):  # of another user, who may change it and shares it with this one
             os.fchmod(descriptor, 0o600)
     return descriptor
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the entries of a folder, are on the disk. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,54 @@
+"""What an episode returns and notes on its way: checked where it is given."""
+
+import asyncio
+import math
+
+import pytest
+
+from tests.unit.workers.agent.kinds.test_agent_kinds import Script
+from workers.agent.kinds.results import BadResult, reward_of
+from workers.agent.policy import AgentPolicy, Notes
+
+
+@pytest.mark.parametrize(
+    "result", [math.nan, math.inf, "1", {"reward": 1}, {"score": "x"}, [1.0], object(), 1e300]
+)
+def test_what_is_no_reward_is_an_error(result):
+    with pytest.raises(BadResult, match="The agent returned"):
+        reward_of(result, Notes())
+
+
+def test_numbers_scores_and_turn_rewards_are_rewards():
+    assert [reward_of(result, Notes()) for result in (1, 0.5, True, {"score": 2}, None, {"score": None})] == [
+        1.0, 0.5, 1.0, 2.0, None, None,
+    ]  # fmt: skip
+    assert reward_of(None, Notes(rewards={0: 0.25, 1: 0.5})) == 0.75
+
+
+def test_rewards_and_metrics_are_checked_where_they_are_given():
+    policy = AgentPolicy(Script([1], [2]), seed=0)
+    with pytest.raises(ValueError, match="has had 0 turns"):
+        policy.reward(1.0)
+    asyncio.run(policy.generate([1]))
+    asyncio.run(policy.generate([1]))
+    policy.reward(0.25, turn=0)
+    policy.reward(0.5)
+    policy.reward(0.5, turn=-1)
+    assert policy.notes.rewards == {0: 0.25, 1: 1.0}
+    for call in (
+        lambda: policy.reward(math.nan),
+        lambda: policy.reward("1"),
+        lambda: policy.reward(1.0, turn=2),
+        lambda: policy.metric("x", math.inf),
+        lambda: policy.metric("", 1.0),
+        lambda: policy.metric("a\nb", 1.0),
+    ):
+        with pytest.raises(ValueError, match=r"policy\.(reward|metric)"):
+            call()
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 1.5, "3"])
+def test_a_budget_that_is_none_is_refused(most):
+    policy = AgentPolicy(Script([1]), seed=0)
+    with pytest.raises(ValueError, match="`max_tokens`"):
+        asyncio.run(policy.generate([1], max_tokens=most))
