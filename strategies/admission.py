@@ -123,16 +123,24 @@ def verl_async(view: AdmissionView, batches: float) -> int:
     return quota - view.in_system_at_pull - view.started_since_pull
 
 
+def window_rule(batches: float | Literal["auto", "all"]) -> Admission:
+    """What `staleness.in_flight_batches` means for the admission rule `window`."""
+    return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)
+
+
+def window(view: AdmissionView, batches: float | Literal["auto", "all"]) -> int:
+    """As many as `staleness.in_flight_batches` says: a number, what pacing finds, or whatever fits the bound.
+
+    It looks at `batches` each time, as a run may go on with other ones.
+    """
+    return window_rule(batches)(view, batches)
+
+
 ADMISSIONS: dict[str, Admission] = {
-    "window": adaptive,
+    "window": window,
     "one_batch": one_batch,
     "areal": areal,
     "roll_flash": roll_flash,
     "prime_rl": prime_rl,
     "verl_async": verl_async,
 }
-
-
-def window_rule(batches: float | Literal["auto", "all"]) -> Admission:
-    """What `staleness.in_flight_batches` means for the admission rule `window`."""
-    return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)

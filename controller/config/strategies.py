@@ -7,21 +7,15 @@ from typing import Any
 
 from controller.config.models import Config
 from protocol.importing import load_object
-from strategies.admission import window_rule
 from strategies.kinds import STRATEGIES, Strategies, hold
 
 
 def load_strategies(config: Config) -> Strategies:
     """One of each kind. Raises: ConfigError if one cannot be imported, or cannot be called as it will be."""
     staleness = config.staleness
-    is_window = staleness.admission == "window"
     return Strategies(
         route=load_strategy("routing", staleness.routing),
-        admit=(
-            window_rule(staleness.in_flight_batches)
-            if is_window
-            else load_strategy("admission", staleness.admission)
-        ),
+        admit=load_strategy("admission", staleness.admission),
         migrate=load_strategy("migration", staleness.migration),
         synchronize=load_strategy("synchronization", staleness.synchronization),
         keep=load_strategy("filter", staleness.filter),

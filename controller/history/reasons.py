@@ -180,7 +180,7 @@ def of_admission(admit: Admission, view: AdmissionView, batches: Batches) -> Rea
     in_system = view.generating + view.occupied
     held = admission.held(view)
     places = view.batch_groups + view.spare_groups
-    match admit:
+    match admission.window_rule(batches) if admit is admission.window else admit:
         case admission.adaptive:
             counted = held if view.is_tail_bound or view.is_fresh else in_system
             rule = f"The cap that pacing has found is {view.cap:.1f} groups; {counted} count as in the system"

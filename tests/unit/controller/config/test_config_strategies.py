@@ -12,7 +12,8 @@ from controller.config.models import Config, StalenessSettings
 from controller.config.pluggable import BUILT_IN
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
-from controller.core.events import Restarted
+from controller.core.events import Restarted, Started
+from controller.core.state.views.admission import admission_view, admitted
 from protocol.errors import ConfigError
 from strategies.admission import adaptive, by_cap, whole_window
 from strategies.kinds import STRATEGIES, Strategies, key_of
@@ -48,9 +49,20 @@ def test_every_kind_is_loaded_by_its_key(field):
         assert load_strategies(Config.model_validate({section: {field: name}}))
 
 
-@pytest.mark.parametrize(("batches", "rule"), [("auto", adaptive), ("all", whole_window), (2.0, by_cap)])
-def test_the_admission_window_is_the_rule_of_its_batches(batches, rule):
-    assert loaded(in_flight_batches=batches).admit is rule
+WINDOWS = {"auto": adaptive, "all": whole_window, 1.5: by_cap}
+
+
+@pytest.mark.parametrize("begun", WINDOWS)
+@pytest.mark.parametrize("batches", WINDOWS)
+def test_the_admission_window_is_the_rule_of_its_batches_also_when_a_run_goes_on_with_others(begun, batches):
+    config = Config.model_validate({"staleness": {"in_flight_batches": begun}})
+    core = Core(config, load_strategies(config))
+    core.step(0.0, Started())
+    goes_on = Config.model_validate({"staleness": {"in_flight_batches": batches}})
+    core.step(1.0, Restarted(goes_on.model_dump_json(), "somewhere", ()))
+    assert admitted(core.state) == WINDOWS[batches](admission_view(core.state), batches)
+    answers = {rule(admission_view(core.state), 1.5) for rule in WINDOWS.values()}
+    assert len(answers) == len(WINDOWS), "or nothing would be told apart"
 
 
 def test_a_core_decides_by_what_it_is_handed_and_not_by_what_its_configuration_names(tmp_path):
