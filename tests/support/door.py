@@ -40,7 +40,7 @@ class Counter:
             ask, (frame,) = self._episodes[number].ask(question, question.request.question)
         except (BudgetExceeded, ValueError) as error:
             raise refusal_of(error) from None
-        question.given = ask.keep + ask.given
+        question.begin(ask.keep + ask.given)
         self.asked.append((ask, np.frombuffer(frame, "<i4").tolist()))
         self._open.append((number, ask))
         self._news.set()

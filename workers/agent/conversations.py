@@ -80,21 +80,27 @@ class Conversations:
         self._all.append(Transcript(member, self._attempt, is_trained))
         return self._all[-1]
 
-    def place(self, messages: Messages, tools: Any, *, is_trained: bool) -> Placed:
-        """Where these checked messages belong. Raises: ValueError; whatever the template raises."""
-        if self._renderer is None:
+    def place(
+        self, messages: Messages, tools: Any, *, is_trained: bool, renderer: Renderer | None = None
+    ) -> Placed:
+        """Where these checked messages belong.
+
+        `renderer`: by which, if not by the one of all others. Raises: ValueError; whatever the renderer
+        raises.
+        """
+        if (renderer := renderer or self._renderer) is None:
             raise ValueError(
                 "The tokenizer of `model.path` has no chat template. Give it one, set "
                 "`agent.renderer: plain`, or use policy.generate."
             )
         if not any(one.talk for one in self._all):
-            return self.place_tokens(self._renderer.render(messages, tools), is_trained=is_trained)
+            return self.place_tokens(renderer.render(messages, tools), is_trained=is_trained)
         talk = [normal(message) for message in messages]
         able = [one for one in self._able(is_trained) if one.goes_on_as(talk, tools)]
         if able:
             found = max(able, key=lambda one: len(one.talk))
             past = _past(found.tokens, found.sampled, messages[: len(found.talk)])
-            given = self._going_on(self._renderer, past, messages, tools)
+            given = self._going_on(renderer, past, messages, tools)
             if given is not None:
                 return Placed(found, given)
         self._check_room(lambda one: _why_messages(one, talk, tools, is_trained=is_trained))
@@ -103,10 +109,10 @@ class Conversations:
         if end is not None and base is not None and end.messages and self._keeps_history:
             before = base.tokens[: end.tokens]
             past = _past(before, base.length_at(end), messages[: end.messages])
-            given = self._going_on(self._renderer, past, messages, tools)
+            given = self._going_on(renderer, past, messages, tools)
             if given is not None:
                 return Placed(None, before + given)
-        return Placed(None, self._renderer.render(messages, tools))
+        return Placed(None, renderer.render(messages, tools))
 
     def _going_on(self, renderer: Renderer, past: Past, messages: Messages, tools: Any) -> list[int] | None:
         """What stands behind the past, with which these messages begin.

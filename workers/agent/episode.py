@@ -6,8 +6,9 @@ told before a token is sampled beyond it.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,29 @@ from protocol.settings import WorkerSettings
 from workers.agent.conversations import Conversations, Placed
 from workers.agent.messages import CheckedHistory, spoken
 from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
+from workers.agent.rendering.long_texts import LongText
 from workers.agent.rendering.renderer import Renderer, message_of
 from workers.agent.saved_state import pack, unpack
 
 EpisodeKey = tuple[int, int, int]
 """(group, episode, trial), as messages name it."""
+Asked = tuple[Ask, tuple[bytes, ...]]
+"""What is to be asked of the controller, and its frames."""
+
+
+class SlowRequest(Exception):
+    """A request whose text takes long to encode, so that nothing has come of it yet.
+
+    The episode is to hear of nothing else before `open` was called.
+    """
+
+    def __init__(self, place: Callable[[Renderer | None], Placed], open: Callable[[Placed], Asked]) -> None:
+        """`place`: for a thread, with a renderer that may take long; it raises ValueError.
+
+        `open`: for the loop, with what `place` gave; it raises as `HostedEpisode.ask`.
+        """
+        super().__init__("The text of the request takes long to encode.")
+        self.place, self.open = place, open
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +141,26 @@ class HostedEpisode:
             raise ValueError(too_large(len(packed), self._limits.state_mb))
         return packed
 
-    def ask(self, number: Any, question: Mapping[str, Any]) -> tuple[Ask, tuple[bytes, ...]]:
+    def ask(self, number: Any, question: Mapping[str, Any]) -> Asked:
         """What is to be asked of the controller, and its frames; `number` comes back with the answer.
 
-        Raises: BudgetExceeded, or ValueError in words.
+        Raises: BudgetExceeded, or ValueError in words; SlowRequest if its renderer takes only short texts.
         """
-        placed, messages = self._place(question)
-        self._check_vocabulary(placed.given)
+        messages = self._checked(question)
+        place = partial(self._place, question, messages)
+        opened = partial(self._opened, number, question, messages)
+        try:
+            placed = place(self._renderer)
+        except LongText:
+            raise SlowRequest(place, opened) from None
+        return opened(placed)
+
+    def _opened(
+        self, number: Any, question: Mapping[str, Any], messages: list[dict[str, Any]] | None, placed: Placed
+    ) -> Asked:
+        """Raises: BudgetExceeded, or ValueError in words."""
         max_new_tokens, limit = self._budget(placed.length, question.get("max_tokens"))
+        self._check_vocabulary(placed.given)
         is_trained = not question.get("is_untrained")
         state = question.get("state")
         saved = b"" if state is None or not self._conversations.is_idle else self._packed(state)
@@ -202,24 +233,31 @@ class HostedEpisode:
         """Whether the turn that was asked for at this place has its answer."""
         return place in self._answered
 
-    def _place(self, question: Mapping[str, Any]) -> tuple[Placed, list[dict[str, Any]] | None]:
-        """Where the request belongs, and its messages, if it is no token ids. Raises: ValueError in words."""
-        is_trained = not question.get("is_untrained")
+    def _checked(self, question: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """The messages of a request, if it is no token ids. Raises: ValueError in words."""
         if "chat" not in question:
-            return self._conversations.place_tokens(question.get("tokens") or (), is_trained=is_trained), None
+            return None
         try:
-            messages = self._history.check(question["chat"])
+            return self._history.check(question["chat"])
         except RecursionError:
             raise ValueError(
                 "The messages are nested too deep. Give text, and tool calls as texts."
             ) from None
+
+    def _place(
+        self, question: Mapping[str, Any], messages: list[dict[str, Any]] | None, renderer: Renderer | None
+    ) -> Placed:
+        """Where the request belongs; nothing is changed. Raises: ValueError in words; LongText."""
+        is_trained = not question.get("is_untrained")
+        if messages is None:
+            return self._conversations.place_tokens(question.get("tokens") or (), is_trained=is_trained)
+        tools = question.get("tools") or None
         try:
-            placed = self._conversations.place(messages, question.get("tools") or None, is_trained=is_trained)
+            return self._conversations.place(messages, tools, is_trained=is_trained, renderer=renderer)
         except (TemplateError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
                 f"The chat template refuses the messages: {type(error).__name__}: {error}."
             ) from None
-        return placed, messages
 
     def _cause(
         self, placed: Placed, messages: list[dict[str, Any]] | None, question: Mapping[str, Any]

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
@@ -25,10 +26,11 @@ from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
 from workers.agent.door.chat_request import run_fields
 from workers.agent.door.desk import DoorQuestion, name_of
 from workers.agent.door.refusal import refusal_of
-from workers.agent.episode import EpisodeBudget, EpisodeKey, HostedEpisode
+from workers.agent.episode import Asked, EpisodeBudget, EpisodeKey, HostedEpisode, SlowRequest
 from workers.agent.policy import BudgetExceeded
 from workers.agent.pool import AgentPool
 from workers.agent.rendering.chosen import make_renderer
+from workers.agent.rendering.long_texts import LongTexts, QuickRenderer
 from workers.agent.rendering.probes import check_probes
 from workers.agent.rendering.renderer import Renderer
 from workers.link.link import Link
@@ -52,6 +54,15 @@ class _InHand:
     child: AgentChild | None = None  # None: it has none yet
     asked_at: dict[int, float] = field(default_factory=dict)  # by trajectory; of what is open
     awaited: list[tuple[int, int, float]] = field(default_factory=list)  # as `EpisodeEnded.awaited`
+    slow: asyncio.Task[None] | None = None  # a request whose text takes long to encode
+    behind: deque[Callable[[], None]] = field(default_factory=deque)  # what came meanwhile
+
+    def in_order(self, act: Callable[[], None]) -> None:
+        """Do this at once, or behind the request whose text takes long."""
+        if self.slow is None:
+            act()
+        else:
+            self.behind.append(act)
 
     def heard(self, turn: Turn) -> None:
         """The answer was handed on."""
@@ -59,11 +70,22 @@ class _InHand:
             self.awaited.append((turn.member, turn.number, 1000 * (time.monotonic() - asked_at)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What an episode asks of its policy."""
+
+    number: Any  # that comes back with the answer
+    question: Mapping[str, Any]
+    began: float  # of the monotonic clock
+    refuse: Callable[[BudgetExceeded | ValueError], None]
+
+
 class AgentHost:
     """Processes of the agent behind a link."""
 
     _link: Link
     _tasks: asyncio.TaskGroup
+    _long_texts: LongTexts
 
     def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
         self._settings, self._model_directory = settings, model_directory
@@ -97,7 +119,10 @@ class AgentHost:
             self._pool = await stack.enter_async_context(pool)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(pool.start(), name="agents")
-                self._renderer = await asyncio.to_thread(make_renderer, self._model_directory, agent)
+                make = partial(make_renderer, self._model_directory, agent)
+                self._renderer = await asyncio.to_thread(make)
+            self._long_texts = LongTexts(make)
+            stack.callback(self._long_texts.close)
             if pool.asks_at_door and self._door is None:
                 self._door = await doors.enter_async_context(self._make_door())
             self._check_renderer()
@@ -112,6 +137,9 @@ class AgentHost:
                 while (item := link.receive_nowait()) is not None:
                     self._handle(*item)
                 await link.arrived.wait()
+            for in_hand in self._in_hand.values():
+                if in_hand.slow is not None:
+                    in_hand.slow.cancel()
 
     def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
         order = cast("ToAgent", message)  # the link lets nothing else pass
@@ -158,7 +186,8 @@ class AgentHost:
         key = (order.group, order.episode, order.trial)
         self._end(key)  # begun again: what this worker had of it is over
         try:
-            episode = HostedEpisode(order, row, state, limits=self._limits, renderer=self._renderer)
+            renderer = self._renderer and QuickRenderer(self._renderer)
+            episode = HostedEpisode(order, row, state, limits=self._limits, renderer=renderer)
         except ValueError as error:
             self._link.send(EpisodeFailed(*key, kind="environment", reason=str(error), row=_shown(row)))
             return None
@@ -182,9 +211,12 @@ class AgentHost:
 
     def _answer(self, turn: Turn, frames: tuple[bytes, ...]) -> None:
         number = self._numbers.get((turn.group, turn.episode, turn.trial))
-        if number is None:
-            return
-        in_hand = self._in_hand[number]
+        if number is not None:
+            in_hand = self._in_hand[number]
+            in_hand.in_order(partial(self._take_turn, in_hand, turn, frames))
+
+    def _take_turn(self, in_hand: _InHand, turn: Turn, frames: tuple[bytes, ...]) -> None:
+        number = in_hand.number
         try:
             found = in_hand.episode.take(turn, frames[0])
         except ValueError as error:  # of a renderer of the user's own
@@ -217,29 +249,61 @@ class AgentHost:
         self._pool.answered(child)
         if (in_hand := self._in_hand.get(number)) is None:
             return
-        try:
-            ask, frames = in_hand.episode.ask(question, asked)
-        except BudgetExceeded as error:
-            child.refuse(number, question, error.limit, str(error))
-        except ValueError as error:
-            child.refuse(number, question, "", str(error))
-        else:
-            in_hand.asked_at[ask.member] = began
-            self._link.send(ask, *frames)
+
+        def refuse(error: BudgetExceeded | ValueError) -> None:
+            limit = error.limit if isinstance(error, BudgetExceeded) else ""
+            child.refuse(number, question, limit, str(error))
+
+        request = _Request(question, asked, began, refuse)
+        in_hand.in_order(partial(self._ask, in_hand, request))
 
     def on_chat(self, number: int, question: DoorQuestion) -> None:
-        """A client of the episode asks its policy. Raises: DoorRefusal."""
+        """A client of the episode asks its policy. Raises: DoorRefusal, if it is known at once."""
         began, in_hand = time.monotonic(), self._in_hand[number]
-        assert in_hand.child is not None
-        self._pool.answered(in_hand.child)
-        try:
-            ask, frames = in_hand.episode.ask(question, question.request.question)
-        except (BudgetExceeded, ValueError) as error:
+        child = in_hand.child
+        assert child is not None
+        self._pool.answered(child)
+
+        def refuse(error: BudgetExceeded | ValueError) -> None:
             if isinstance(error, BudgetExceeded):
-                in_hand.child.count(number, limit=error.limit)
-            raise refusal_of(error) from None
-        question.given = ask.keep + ask.given
-        in_hand.asked_at[ask.member] = began
+                child.count(number, limit=error.limit)
+            question.refuse(refusal_of(error))
+
+        request = _Request(question, question.request.question, began, refuse)
+        in_hand.in_order(partial(self._ask, in_hand, request))
+        if question.refusal is not None:
+            raise question.refusal
+
+    def _ask(self, in_hand: _InHand, request: _Request) -> None:
+        try:
+            asked = in_hand.episode.ask(request.number, request.question)
+        except SlowRequest as slow:
+            if self._is_draining:
+                return
+            asking = self._ask_slowly(in_hand, request, slow)
+            in_hand.slow = self._tasks.create_task(asking, name="encode a long text")
+        except (BudgetExceeded, ValueError) as error:
+            request.refuse(error)
+        else:
+            self._send(in_hand, request, asked)
+
+    async def _ask_slowly(self, in_hand: _InHand, request: _Request, slow: SlowRequest) -> None:
+        """Ask what takes a thread to be encoded, and then what came behind it. It is cancelled at its end."""
+        try:
+            asked = slow.open(await self._long_texts.run(slow.place))
+        except (BudgetExceeded, ValueError) as error:
+            request.refuse(error)
+        else:
+            self._send(in_hand, request, asked)
+        in_hand.slow = None
+        while in_hand.behind and in_hand.slow is None:
+            in_hand.behind.popleft()()
+
+    def _send(self, in_hand: _InHand, request: _Request, asked: Asked) -> None:
+        ask, frames = asked
+        if isinstance(request.number, DoorQuestion):
+            request.number.begin(ask.keep + ask.given)
+        in_hand.asked_at[ask.member] = request.began
         self._link.send(ask, *frames)
 
     def on_ended(self, number: int, ended: Ended) -> None:
@@ -299,6 +363,9 @@ class AgentHost:
         in_hand = self._in_hand.pop(number, None)
         if in_hand is not None:
             del self._numbers[in_hand.episode.key]
+            if in_hand.slow is not None:
+                in_hand.slow.cancel()
+            in_hand.behind.clear()
             if self._door is not None:
                 self._door.desk.close(number)
         return in_hand

@@ -29,12 +29,26 @@ class DoorQuestion:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     """None: its episode ended first."""
+    placed: asyncio.Event = field(default_factory=asyncio.Event)
+    """It is being sampled, or never will be: a text that is long takes a while to be encoded."""
+    refusal: DoorRefusal | None = None
     given: int = 0  # tokens of its context
     listeners: int = 0  # clients that wait for it
     is_delivered: bool = False  # to any of them
 
+    def begin(self, given: int) -> None:
+        """It is being sampled, behind so many tokens."""
+        self.given = given
+        self.placed.set()
+
+    def refuse(self, refusal: DoorRefusal) -> None:
+        """It is not answered."""
+        self.refusal = refusal
+        self.placed.set()
+
     def settle(self, answer: DoorAnswer | None) -> None:
         """Answer it."""
+        self.placed.set()
         if not self.answer.done():
             self.answer.set_result(answer)
 
@@ -70,7 +84,10 @@ class DoorDesk:
     """Takes requests to the policy."""
 
     def __init__(self, ask: Callable[[int, DoorQuestion], None]) -> None:
-        """`ask`: has a turn sampled for a question of an episode; raises DoorRefusal."""
+        """`ask`: has a turn sampled for a question of an episode, at once or behind others of the episode.
+
+        It raises DoorRefusal, or gives it to the question later.
+        """
         self._ask = ask
         self.keys = EpisodeKeys()
         self._known: dict[int, _Known] = {}

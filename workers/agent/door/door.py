@@ -21,7 +21,7 @@ class Door:
     """Within `async with`: open at `url`."""
 
     def __init__(self, settings: WorkerSettings, ask: Callable[[int, DoorQuestion], None]) -> None:
-        """`ask`: has a turn sampled; raises DoorRefusal."""
+        """`ask`: as `DoorDesk` has it."""
         self._settings = settings
         self._has_warned = False
         self.desk = DoorDesk(ask)

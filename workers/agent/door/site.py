@@ -1,8 +1,8 @@
 """What the door answers to HTTP.
 
 Invariants: every answer that is no completion is an error in OpenAI's shape, and says that a retry is of no
-use; a client that waits hears something all the time, so that none gives up; one that goes away takes
-nothing with it.
+use; a client that waits hears something all the time, so that none gives up, as soon as its text is encoded;
+one that goes away takes nothing with it.
 """
 
 import asyncio
@@ -104,7 +104,10 @@ async def _body(request: Request) -> bytes:
 
 
 async def _answer(question: DoorQuestion) -> Response:
-    """Raises: DoorRefusal if the episode ends first."""
+    """Raises: DoorRefusal if it is refused, or the episode ends first."""
+    await question.placed.wait()  # what begins to answer can refuse no more
+    if question.refusal is not None:
+        raise question.refusal
     kind = "text/event-stream" if question.request.is_stream else "application/json"
     if await _wait(question):
         answer = question.answer.result()
