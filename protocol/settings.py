@@ -6,7 +6,7 @@ stay at home.
 """
 
 import ipaddress
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -366,6 +366,8 @@ class WorkerSettings(Section):
     reward: RewardSettings
     trainer: TrainerSettings
     agent: AgentSettings = AgentSettings()
+    template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """`data.chat_template_kwargs`: what an agent's template is tried with. Each row has its own."""
     evaluation_sampling: SamplingSettings = SamplingSettings()
     evaluation_function: str = ""
     """Scores held-out responses; "" is `reward.function`."""

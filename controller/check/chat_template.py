@@ -37,7 +37,8 @@ def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
     agent = config.agent
     if not agent.is_on or agent.renderer == "plain" or not (directory / "config.json").is_file():
         return
-    question = {"model": str(directory), "agent": agent.model_dump_json()}
+    kwargs = config.data.chat_template_kwargs
+    question = {"model": str(directory), "agent": agent.model_dump_json(), "template_kwargs": kwargs}
     try:
         problem, verdicts, doubts = ask("workers.agent.try_template", question, limit_s=LIMIT_S)
     except Unanswered as error:

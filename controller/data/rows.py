@@ -71,6 +71,8 @@ class RowShape:
             if not self._is_in_bounds(kept["prompt"]):
                 return None
             self._add_chat(place, kept)
+        if self._is_for_agent or isinstance(kept["prompt"], list):
+            self._add_template_kwargs(place, kept)
         if self._source:
             kept["source"] = self._source
         return _written(place, kept)
@@ -117,14 +119,18 @@ class RowShape:
             row["prompt"] = [{"role": "system", "content": settings.system}, *prompt]
         if settings.tools and not row.get("tools"):
             row["tools"] = settings.tools
-        if settings.chat_template_kwargs:
-            own = row.get("chat_template_kwargs") or {}
-            if not isinstance(own, Mapping):
-                raise ConfigError(
-                    f"{place} has {str(own)[:SHOWN_CHARS]!r} as `chat_template_kwargs`; expected a "
-                    "mapping, such as {enable_thinking: false}."
-                )
-            row["chat_template_kwargs"] = {**settings.chat_template_kwargs, **own}
+
+    def _add_template_kwargs(self, place: str, row: dict[str, Any]) -> None:
+        wanted, own = self._settings.chat_template_kwargs, row.get("chat_template_kwargs") or {}
+        if not wanted and not (self._is_for_agent and own):
+            return
+        if not isinstance(own, Mapping):
+            raise ConfigError(
+                f"{place} has {str(own)[:SHOWN_CHARS]!r} as `chat_template_kwargs`; expected a mapping, such "
+                "as {enable_thinking: false}. A column that is something else needs another name: "
+                "`data.columns`."
+            )
+        row["chat_template_kwargs"] = {**wanted, **own}
 
 
 def _column(place: str, row: Mapping[str, Any], name: str, key: str) -> Any:

@@ -74,6 +74,19 @@ def test_a_renderer_of_ones_own_that_always_fails_is_named(model, tmp_path, brok
     assert not text.startswith("agent.renderer")
 
 
+def test_a_renderer_of_ones_own_that_takes_no_arguments_of_a_template_is_named_where_there_are_some(
+    model, tmp_path
+):
+    methods = ("__init__(self, tokenizer)", "render(self, *asked)", "extend(self, *asked)")
+    code = "\n".join(f"    def {method}: return None" for method in (*methods, "parse(self, tokens)"))
+    (tmp_path / "mine.py").write_text(f"class Mine:\n{code}\n")
+    agent = {"function": "a.py:episode", "renderer": f"{tmp_path}/mine.py:Mine"}
+    config = Config.model_validate({"agent": agent, "data": {"chat_template_kwargs": {"a": 1}}})
+    ((level, key, text),) = template_remarks(config, model())
+    assert (level, key) == ("error", "agent.renderer")
+    assert "has no method `with_template_kwargs(kwargs)`" in text
+
+
 @pytest.mark.skipif(importlib.util.find_spec("renderers") is None, reason="needs the extra renderers")
 def test_a_renderer_of_the_library_has_verdicts_and_is_held_against_the_template(tmp_path):
     tokenizer = make_family_tokenizer("qwen3")

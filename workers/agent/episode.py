@@ -97,12 +97,16 @@ class HostedEpisode:
         self, begin: Begin, row: bytes, packed: bytes = b"", *, limits: EpisodeBudget,
         renderer: Renderer | None,
     ) -> None:  # fmt: skip
-        """`packed`: as it was saved, to go on from there. Raises: ValueError if that is something else."""
+        """`packed`: as it was saved, to go on from there.
+
+        Raises: ValueError if that is something else, or the row's `chat_template_kwargs` cannot be obeyed.
+        """
         self.key: EpisodeKey = (begin.group, begin.episode, begin.trial)
         self.row, self.seed = row, begin.seed
         self.cut_by = ""
         """The limit at which the last turn was cut, as an ending: `length` is `agent.max_turn_tokens`."""
-        self._limits, self._renderer = limits, renderer
+        self._template_kwargs = json.loads(row).get("chat_template_kwargs") or {}
+        self._limits, self._renderer = limits, renderer = limits, self._of_row(renderer)
         self._conversations = Conversations(
             renderer, first=begin.episode, step=begin.episodes, attempt=begin.attempt,
             most=limits.trajectories, history=limits.history,
@@ -152,7 +156,7 @@ class HostedEpisode:
         try:
             placed = place(self._renderer)
         except LongText:
-            raise SlowRequest(place, opened) from None
+            raise SlowRequest(lambda renderer: place(self._of_row(renderer)), opened) from None
         return opened(placed)
 
     def _opened(
@@ -232,6 +236,11 @@ class HostedEpisode:
     def has_answered(self, place: int) -> bool:
         """Whether the turn that was asked for at this place has its answer."""
         return place in self._answered
+
+    def _of_row(self, renderer: Renderer | None) -> Renderer | None:
+        """By which messages of this row are rendered. Raises: ValueError in words."""
+        kwargs = self._template_kwargs
+        return renderer.with_template_kwargs(kwargs) if renderer is not None and kwargs else renderer
 
     def _checked(self, question: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         """The messages of a request, if it is no token ids. Raises: ValueError in words."""

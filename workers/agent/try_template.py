@@ -30,6 +30,11 @@ def answer(question: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | No
         renderer = make_renderer(question["model"], settings)
     except ConfigError as error:
         return " ".join(str(error).split()), None, []
+    if renderer is not None and (kwargs := question.get("template_kwargs")):
+        try:
+            renderer = renderer.with_template_kwargs(kwargs)
+        except ValueError as error:
+            return " ".join(str(error).split()), None, []
     is_foreign = isinstance(renderer, OwnRenderer | LibraryRenderer)
     if is_foreign and (problem := why_useless(renderer)) is not None:
         return " ".join(problem.split()), None, []

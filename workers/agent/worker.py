@@ -167,7 +167,7 @@ class AgentHost:
         return Door(self._settings, self.on_chat)
 
     def _check_renderer(self) -> None:
-        """Raises: ConfigError if a door has none, or `agent.history: refuse` finds it wanting."""
+        """Raises: ConfigError if a door has none, or it cannot do what `agent.history` or `data` asks for."""
         if self._renderer is None:
             if self._door is not None:
                 raise ConfigError(
@@ -175,7 +175,12 @@ class AgentHost:
                     "template. Give it one, or set `agent.renderer: plain`."
                 )
             return
-        for name, why in check_probes(self._renderer, self._settings.agent.history).items():
+        tried, kwargs = self._renderer, self._settings.template_kwargs
+        try:
+            tried = tried.with_template_kwargs(kwargs) if kwargs else tried
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        for name, why in check_probes(tried, self._settings.agent.history).items():
             if why:
                 logger.info("The chat template on %s: %s.", name, why)
 

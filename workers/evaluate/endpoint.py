@@ -145,9 +145,10 @@ class EndpointResponses:
 class _Playing:
     """An episode that a process plays."""
 
-    def __init__(self) -> None:
+    def __init__(self, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self.talk: list[Any] = []
+        self.template_kwargs = template_kwargs  # of its row
         self.conversations = ToldConversations()
         self.turns = self.tokens = self.promised = 0  # promised: tokens, to requests that are open
         self.ending = "stop"
@@ -199,7 +200,7 @@ class EndpointEpisodes:
         agent = self._settings.agent
         child = await self._pool.place(is_alone=agent.isolation == "process")
         self._count += 1
-        number, playing = self._count, _Playing()
+        number, playing = self._count, _Playing(row.get("chat_template_kwargs"))
         self._playing[number] = playing
         seed = environment_seed(self._settings.seed, row_number)
         has_door = agent.has_door or child.asks_at_door
@@ -277,7 +278,8 @@ class EndpointEpisodes:
             messages = check_messages(asked["chat"])
             is_trained = not asked.get("is_untrained")
             conversation = playing.conversations.ask(messages, tools, is_trained=is_trained)
-            answer = await self._endpoint.chat(messages, tools, most)
+            kwargs = playing.template_kwargs
+            answer = await self._endpoint.chat(messages, tools, most, template_kwargs=kwargs)
         except ValueError as error:
             child.refuse(number, question, "", str(error))
         except (Lost, ConfigError) as error:

@@ -6,6 +6,7 @@ Invariant: pure; a rule names the fields that it reads, what their values are, a
 from collections.abc import Iterator
 
 from controller.config.models import Config
+from protocol.agents.renderers import LIBRARY
 from protocol.algorithms import GROUP_BASELINES
 
 Problem = tuple[tuple[str, ...], str]
@@ -73,6 +74,7 @@ def _episode_problems(config: Config) -> Iterator[Problem]:
             f"have {agent.max_turn_tokens}; raise the one, lower the other, or set 0 for no such limit.",
         )
     yield from _history_problems(config)
+    yield from _template_problems(config)
     if agent.turn_advantages != "returns" and not agent.turn_rewards:
         yield (
             ("agent.turn_advantages", "agent.turn_rewards"),
@@ -102,3 +104,18 @@ def _history_problems(config: Config) -> Iterator[Problem]:
             "is `template`, and agent.renderer `plain` has no template that could write the past otherwise; "
             "leave it `keep`.",
         )
+
+
+def _template_problems(config: Config) -> Iterator[Problem]:
+    """Arguments of a chat template for a renderer that uses none."""
+    renderer = config.agent.renderer
+    if renderer != "plain" and renderer not in LIBRARY:
+        return
+    held_out = [(f"evaluation.data.{name}", one) for name, one in config.evaluation.data.items()]
+    for place, rows in [*config.data.each, *held_out]:
+        if rows.chat_template_kwargs:
+            yield (
+                (f"{place}.chat_template_kwargs", "agent.renderer"),
+                f"is set, and agent.renderer is `{renderer}`, which does not use the chat template; leave "
+                "the renderer `template`, or take the arguments out.",
+            )

@@ -39,6 +39,10 @@ SAMPLED: dict[str, Callable[[SamplingSettings], Any]] = {
     "repetition_penalty": lambda _: 1,
 }
 """Fields of the distribution, and what it has: training knows tokens by the run's own."""
+OF_THE_ROW = (
+    "Leave it out, and set `data.chat_template_kwargs`, or a column of this name: all requests of an episode "
+    "are rendered alike."
+)
 UNLIMITED_TOP_K = (-1, 0)
 
 
@@ -106,8 +110,9 @@ def read_request(body: bytes, sampling: SamplingSettings, *, is_refusing: bool =
         fields.pop(name, None)
     if fields:
         name = next(iter(fields))
+        remedy = OF_THE_ROW if name == "chat_template_kwargs" else "Leave it out."
         raise DoorRefusal(
-            400, f"`{name:.80}` is no field that is supported here. Leave it out.", param=f"{name:.80}",
+            400, f"`{name:.80}` is no field that is supported here. {remedy}", param=f"{name:.80}",
             code="unsupported_parameter",
         )  # fmt: skip
     return request

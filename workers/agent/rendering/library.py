@@ -9,14 +9,14 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from protocol.agents.renderers import EXTRA
 from protocol.blame import shown, what
 from protocol.errors import ConfigError
 from workers.agent.messages import whole_text
 from workers.agent.rendering.own import RENDERER, called, ids_of
-from workers.agent.rendering.renderer import STAND_IN, Past
+from workers.agent.rendering.renderer import STAND_IN, Past, no_template
 from workers.agent.rendering.spelling import (
     Hidden,
     Messages,
@@ -86,7 +86,7 @@ class LibraryRenderer:
 
     def __init__(self, name: str, tokenizer: Any) -> None:
         """Raises: ConfigError if the library, its renderer or a token of the renderer's is not there."""
-        self._tokenizer, self._guard = tokenizer, GuardedTokenizer(tokenizer)
+        self._name, self._tokenizer, self._guard = name, tokenizer, GuardedTokenizer(tokenizer)
         self._theirs = make(name, self._guard)
         self._stops = frozenset(ids_of(self._call("get_stop_token_ids"), "get_stop_token_ids"))
         self.ends = self._stops | end_tokens(tokenizer)
@@ -145,6 +145,10 @@ class LibraryRenderer:
 
     def text(self, tokens: Sequence[int]) -> str:
         return text_of(self._tokenizer, tokens, self.ends)
+
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """Raises: ValueError."""
+        raise no_template(self._name)
 
     @property
     def structure(self) -> list[str]:

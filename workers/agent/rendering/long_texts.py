@@ -5,9 +5,9 @@ tokenizer can be asked by two threads at once.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from workers.agent.messages import texts_of
 from workers.agent.rendering.renderer import Past, Renderer
@@ -58,6 +58,10 @@ class QuickRenderer:
     ) -> Parsed:
         """As every renderer does."""
         return self._renderer.parse(tokens, reads_calls=reads_calls, prompt=prompt, tools=tools)
+
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """As every renderer does."""
+        return type(self)(self._renderer.with_template_kwargs(kwargs))
 
 
 class LongTexts:

@@ -7,7 +7,7 @@ key of the configuration; a text is never lost: what a reader leaves out is stil
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from protocol.blame import shown, what, where
 from protocol.errors import ConfigError
@@ -61,6 +61,22 @@ class OwnRenderer:
     def text(self, tokens: Sequence[int]) -> str:
         return text_of(self._tokenizer, tokens, self._ends)
 
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """As its method of this name makes it. Raises: ValueError if it has none, or that makes none."""
+        if not callable(getattr(self._own, "with_template_kwargs", None)):
+            raise ValueError(
+                f"{RENDERER}: {shown(self._own)} has no method `with_template_kwargs(kwargs)`, and `data` or "
+                "the row has `chat_template_kwargs`. Give it one that returns a renderer which writes by "
+                "them, or leave them out."
+            )
+        other = self._call("with_template_kwargs", kwargs)
+        if lacking := _lacks(other):
+            raise ValueError(
+                f"{RENDERER}: `with_template_kwargs` gave {shown(other)}, which has no {lacking}; expected a "
+                "renderer."
+            )
+        return type(self)(other, self._tokenizer)
+
     def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
         return called(RENDERER, getattr(self._own, name), *arguments, **named)
 
@@ -75,13 +91,17 @@ def own_renderer(path: str, tokenizer: Any) -> Renderer:
             f"{RENDERER}: {where(make, error)} raised {what(error)} when it was called with the tokenizer; "
             "expected a renderer."
         ) from error
-    lacking = [name for name in METHODS if not callable(getattr(own, name, None))]
-    if lacking:
+    if lacking := _lacks(own):
         raise ConfigError(
-            f"{RENDERER}: {path} made {shown(own)}, which has no {', '.join(lacking)}; expected "
+            f"{RENDERER}: {path} made {shown(own)}, which has no {lacking}; expected "
             "`render(messages, tools)`, `extend(last, messages, tools)` and `parse(tokens)` (docs/agents.md)."
         )
     return OwnRenderer(own, tokenizer)
+
+
+def _lacks(own: Any) -> str:
+    """The methods of a renderer that it has not, or ""."""
+    return ", ".join(name for name in METHODS if not callable(getattr(own, name, None)))
 
 
 def own_reader(path: str) -> CallReader:

@@ -5,11 +5,12 @@ messages that spells a special token is encoded as ordinary text, so that neithe
 policy can forge the end of a turn. Equal messages give equal tokens.
 """
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from workers.agent.messages import read_arguments
 from workers.agent.rendering.spelling import (
@@ -75,6 +76,10 @@ class Renderer(Protocol):
         """What they spell, but for one at the end that ends the turn."""
         ...
 
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """One that gives the chat template these arguments. Raises: ValueError in words if it has none."""
+        ...
+
 
 class TurnReader:
     """What a turn says, by a tokenizer and a reader of tool calls."""
@@ -104,6 +109,13 @@ class TemplateRenderer(TurnReader):
     def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["hermes"]) -> None:
         super().__init__(tokenizer, read_calls)
         self._ended: tuple[Tools, str] | None = None
+        self._kwargs: Mapping[str, Any] = {}
+
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """One that gives the chat template these arguments; what a renderer decides itself is not theirs."""
+        other = copy.copy(self)
+        other._kwargs, other._ended = kwargs, None
+        return other
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         safe, schemas, hidden = self._hide(messages, tools)
@@ -164,10 +176,9 @@ class TemplateRenderer(TurnReader):
         return text[place + len(stand_in) :]
 
     def _write(self, messages: Messages, tools: Tools, *, is_prompt: bool) -> str:
-        return self._tokenizer.apply_chat_template(
-            [_for_template(message) for message in messages],
-            tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=is_prompt,
-        )  # fmt: skip
+        ours = {"tokenize": False, "add_generation_prompt": is_prompt}
+        told = {**self._kwargs, **({"tools": list(tools)} if tools else {}), **ours}
+        return self._tokenizer.apply_chat_template([_for_template(message) for message in messages], **told)
 
     def _hide(self, messages: Messages, tools: Tools) -> Hidden:
         safe, count = hide(self._special, messages, tools)
@@ -190,6 +201,18 @@ class PlainRenderer(TurnReader):
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int]:
         return self.render(messages, tools)
+
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """Raises: ValueError."""
+        raise no_template("plain")
+
+
+def no_template(renderer: str) -> ValueError:
+    """Why a renderer takes no arguments of the chat template."""
+    return ValueError(
+        f"agent.renderer: `{renderer}` does not use the chat template, so that `chat_template_kwargs` cannot "
+        "change what it writes. Leave agent.renderer `template`, or leave them out of `data` and the rows."
+    )
 
 
 def message_of(parsed: Parsed, tokens: Sequence[int]) -> dict[str, Any]:

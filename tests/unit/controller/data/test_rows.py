@@ -69,6 +69,22 @@ def test_tools_and_arguments_of_the_template_go_with_messages():
     assert "tools" not in shaped({"prompt": "text"}, **settings)
 
 
+@pytest.mark.parametrize("row", [{}, {"prompt": "text"}, {"prompt": [{"role": "user", "content": "x"}]}])
+def test_a_row_of_an_agent_has_the_arguments_of_the_template_whatever_its_prompt_is(row):
+    def of_agent(row, **settings):
+        shape = RowShape(RowSettings.model_validate(settings), is_for_agent=True)
+        return json.loads(shape.shaped("here, line 1", row))
+
+    settings = {"chat_template_kwargs": {"a": 1, "b": 2}}
+    assert of_agent(row, **settings)["chat_template_kwargs"] == {"a": 1, "b": 2}
+    own = row | {"chat_template_kwargs": {"b": 3}}
+    assert of_agent(own, **settings)["chat_template_kwargs"] == {"a": 1, "b": 3}
+    assert of_agent(own)["chat_template_kwargs"] == {"b": 3}
+    assert "chat_template_kwargs" not in of_agent(row)
+    with pytest.raises(ConfigError, match=r"here, line 1 has 'no' as `chat_template_kwargs`"):
+        of_agent(row | {"chat_template_kwargs": "no"})
+
+
 def test_the_chat_template_hears_of_tools_and_arguments():
     class Tokenizer:
         def apply_chat_template(self, talk: object, **how: object) -> list[int]:

@@ -133,7 +133,7 @@ class Child:
         self.told.append((limit, reason))
 
 
-def ask_one_after_the_other(stub, *requests, **agent):
+def ask_one_after_the_other(stub, *requests, kwargs=None, **agent):
     """What the process of an episode is told, and why the episode forked."""
     settings = WorkerSettings(
         run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
@@ -142,7 +142,7 @@ def ask_one_after_the_other(stub, *requests, **agent):
     )  # fmt: skip
 
     async def play():
-        child, playing = Child(), _Playing()
+        child, playing = Child(), _Playing(kwargs)
         async with Endpoint(stub.url, "small", "", SamplingSettings()) as endpoint:
             episodes = EndpointEpisodes(settings, endpoint)
             episodes._pool, episodes._playing = SimpleNamespace(answered=lambda child: None), {1: playing}
@@ -159,6 +159,14 @@ def test_what_the_policy_may_say_in_an_episode_limits_what_is_asked_of_an_endpoi
         told, _ = ask_one_after_the_other(stub, *[{"chat": QUESTION}] * 3, max_sampled_tokens=5)
         assert [asked["max_tokens"] for asked in stub.asked] == [5, 2]
         assert told == ["two", "two", ("tokens", "The policy has said 6 tokens (agent.max_sampled_tokens).")]
+
+
+def test_arguments_of_the_chat_template_are_sent_with_every_turn_of_an_agent():
+    with serving("two") as stub:
+        ask_one_after_the_other(stub, *[{"chat": QUESTION}] * 2, kwargs={"enable_thinking": False})
+        ask_one_after_the_other(stub, {"chat": QUESTION})
+        told = [asked.get("chat_template_kwargs") for asked in stub.asked]
+        assert told == [{"enable_thinking": False}] * 2 + [None]
 
 
 def test_forks_of_an_episode_at_an_endpoint_are_told_by_their_cause():

@@ -5,6 +5,8 @@ import pytest
 from controller.config.agents.agent_rules import agent_problems
 from controller.config.models import Config
 
+WITH = {"chat_template_kwargs": {"enable_thinking": False}}
+
 
 def problems(**agent):
     made = {"agent": {"function": "a.py:f"} | agent}
@@ -39,6 +41,23 @@ def problems(**agent):
 )
 def test_keys_that_do_not_go_together_are_named_with_a_remedy(agent, fields, words):
     assert words in problems(**agent)[fields]
+
+
+@pytest.mark.parametrize("renderer", ["plain", "qwen3"])
+@pytest.mark.parametrize(
+    ("place", "made"),
+    [
+        ("data", {"data": WITH}),
+        ("data.sources.1", {"data": {"sources": [{"path": "a"}, {"path": "b", **WITH}]}}),
+        ("evaluation.data.held", {"evaluation": {"data": {"held": {"path": "a", **WITH}}}}),
+    ],
+)
+def test_arguments_of_a_template_are_refused_where_none_is_used(renderer, place, made):
+    agent = {"function": "a.py:f", "renderer": renderer}
+    found = dict(agent_problems(Config.model_validate(made | {"agent": agent})))
+    assert [*found] == [(f"{place}.chat_template_kwargs", "agent.renderer")]
+    assert all("take the arguments out" in words for words in found.values())
+    assert not dict(agent_problems(Config.model_validate(made | {"agent": {"function": "a.py:f"}})))
 
 
 def test_keys_that_do_are_left_alone():

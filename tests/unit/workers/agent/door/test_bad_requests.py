@@ -80,6 +80,7 @@ BAD = {
     "a schema": (asking(response_format={"type": "json_object"}), "`response_format`"),
     "a function's name": (asking(tools=[{"type": "function"}]), "`tools` is"),
     "old functions": (asking(functions=[]), "`functions` is no field that is supported"),
+    "a template": (asking(chat_template_kwargs={"a": 1}), "set `data.chat_template_kwargs`, or a column"),
     "stream": (asking(stream="yes"), "`stream` is 'yes'; expected true or false"),
     "a model of no text": (asking(model=3), "`model` is 3; expected text"),
 }  # fmt: skip
