@@ -1,7 +1,8 @@
 """Events to bytes and back, for the journal: positional msgpack `[tag, *fields]` with a closed schema.
 
 Invariants: decoding gives back an equal event, or raises; tags are never reused; a message inside Received
-travels as its own tag and fields, checked by `protocol.wire.codec` exactly as on the wire.
+travels as its own tag and fields, checked by `protocol.wire.codec` as on the wire; one that an older release
+kept has the defaults of the fields that it did not know.
 """
 
 from dataclasses import fields
@@ -12,7 +13,7 @@ from msgspec import Raw
 from controller.core.events import Event, Received
 from protocol.errors import RemoteError
 from protocol.messages import by_tag
-from protocol.wire.codec import pack, read_fields, to_fields
+from protocol.wire.codec import pack, read_kept_fields, to_fields
 from protocol.wire.fields import FieldTypes, MalformedFields
 
 TAG_PLACE = 2  # of the byte that is an event's tag, from 1
@@ -63,5 +64,5 @@ def decode_event(data: bytes) -> Event:
         ) from None
     if kind is Received:
         peer, message_tag, packed = values
-        return Received(peer, read_fields(message_tag, packed))
+        return Received(peer, read_kept_fields(message_tag, packed))
     return kind(*values)

@@ -13,6 +13,7 @@ from protocol.messages.from_workers import FromAnyRole
 from protocol.messages.pieces import (
     MAX_METRICS,
     Count,
+    Earned,
     EpisodeEnding,
     ForkCause,
     Frame,
@@ -75,7 +76,7 @@ class EpisodeEnded(WorkerMessage):
     episode: Count
     trial: Count
     ending: EpisodeEnding
-    reward: Many[Real]  # one; (): `reward.function` is to score it
+    reward: Many[Real]  # one, of the whole episode; (): `reward.function` is to score it
     parts: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()  # of the reward
     turn_rewards: Many[tuple[Count, Count, Real]] = ()  # (member, number of the Ask, reward)
     metrics: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()
@@ -86,6 +87,7 @@ class EpisodeEnded(WorkerMessage):
     # (member, number of the Ask, milliseconds) for which the worker awaited each Turn that it has heard
     awaited: Many[tuple[Count, Count, Real]] = ()
     log: Text = ""  # what its function said of itself, for people
+    earned: Earned = ""
 
     def incoming_frames(self) -> list[Frame]:
         return [Frame("talk", self.talk)] if self.talk else []

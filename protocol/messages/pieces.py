@@ -73,6 +73,10 @@ TurnEnding = Literal["stop", "length"]
 EpisodeEnding = Literal["stop", "turns", "tokens", "context", "length"]
 """Why an episode is over: its function returned (`stop`), after `agent.max_turns`, `agent.max_tokens`, a full
 context, or a turn that was cut at `agent.max_turn_tokens`."""
+Earned = Literal["", "turns", "end"]
+"""Where an episode has earned its reward. `turns`: it is the sum of the rewards of its turns. `end`: at its
+end, beside those of its turns. "": an older release, which did not say it and took all for earned at the end.
+"""
 
 
 ResponseKind = Literal["tokens", "logprobs", "kept_codes", "kept_words"]

@@ -1,11 +1,13 @@
 """Messages to bytes and back: positional msgpack with a closed schema.
 
 Invariants: no maps, no extension types, no pickles; an unknown tag, a wrong type, a missing or surplus field,
-a number out of range or trailing bytes raise RemoteError and nothing else. Frame 1 of a packet is `[tag,
+a number out of range or trailing bytes raise RemoteError and nothing else. In a journal alone, fields at the
+end of a message may be missing, as an older release has not written them. Frame 1 of a packet is `[tag,
 protocol, sequence, ack, fields]`; raw buffers follow and are checked against the message's counts.
 """
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from math import inf
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
@@ -34,9 +36,11 @@ class Packet(NamedTuple):
     frames: tuple[bytes, ...]
 
 
-def _field_types(kind: type[Message]) -> FieldTypes:
+@cache
+def _field_types(kind: type[Message], count: int | None = None) -> FieldTypes:
+    """Of its first `count` fields, or of all."""
     hints = get_type_hints(kind, include_extras=True)
-    return FieldTypes([hints[name] for name in _names(kind)])
+    return FieldTypes([hints[name] for name in _names(kind)[:count]])
 
 
 def _names(kind: type[Message]) -> tuple[str, ...]:
@@ -73,6 +77,33 @@ def read_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
     except MalformedFields as error:
         raise _refusal(kind, error) from None
     return _made(kind, found)
+
+
+def read_kept_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
+    """As `read_fields`, of a message that a journal kept. Raises: RemoteError.
+
+    An older release may have written it: fields at its end that are missing have their defaults.
+    """
+    kind, types = _kind(tag)
+    try:
+        found = types.decode(data)
+    except MalformedFields as error:
+        older = None if error.place is not None or isinstance(error, NoFields) else _older(kind, data)
+        if older is None:
+            raise _refusal(kind, error) from None
+        try:
+            found = older.decode(data)
+        except MalformedFields as why:
+            raise _refusal(kind, why) from None
+    return _made(kind, found)
+
+
+def _older(kind: type[Message], data: bytes | msgspec.Raw) -> FieldTypes | None:
+    """The types of as many fields as there are, if all others have defaults; None if not."""
+    count = len(msgspec.msgpack.decode(data, type=list[msgspec.Raw]))
+    assert is_dataclass(kind), "every message is one"
+    needed = sum(field.default is MISSING for field in fields(kind))
+    return _field_types(kind, count) if needed <= count < len(_names(kind)) else None
 
 
 def _made(kind: type[Message], values: tuple[object, ...]) -> Message:

@@ -97,7 +97,7 @@ def test_a_function_that_is_not_async_asks_by_the_door_and_its_rewards_are_of_it
         link.answer((await link.hear(Ask))[0], "no", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
         assert ended.turn_rewards == ((0, 0, 1.0), (0, 1, 2.0))
-        assert (ended.reward, ended.ending) == ((1.0,), "stop")
+        assert (ended.reward, ended.earned, ended.ending) == ((1.0,), "end", "stop")
 
     async def isolated(link):
         await link.play(1, tokenizer, mood="isolated", turns=1)
@@ -116,7 +116,7 @@ def test_the_error_of_a_client_at_a_limit_ends_the_episode_with_what_its_turns_h
         for _ in range(2):
             link.answer((await link.hear(Ask))[0], "yes", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
-        assert (ended.ending, ended.reward) == ("turns", (6.0,))
+        assert (ended.ending, ended.reward, ended.earned) == ("turns", (6.0,), "turns")
 
     asyncio.run(serving(settings(function=f"{settings().run_dir}/agents.py:episode", door=True), test))
 

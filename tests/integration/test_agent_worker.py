@@ -40,6 +40,10 @@ async def episode(policy, row):
         case "nan": return float("nan")
         case "text": return "1"
         case "map": return {"reward": 1}
+        case "by turn":
+            await policy.chat([*talk, answer, talk[0]])
+            policy.reward(0.5)
+            return None
         case "nothing": policy.notes.rewards.clear(); return None
         case "die": os._exit(9)
         case "block": time.sleep(600)
@@ -88,12 +92,26 @@ def test_an_episode_is_played_turn_by_turn(settings, tokenizer):
         ended, _ = await link.hear(EpisodeEnded)
         assert ended == EpisodeEnded(
             5, 0, 1, "stop", (0.75,), turn_rewards=((0, 0, 0.25), (0, 1, 0.5)), metrics=(("seen", 3.0),),
-            awaited=ended.awaited, log="it is over\n",
+            awaited=ended.awaited, log="it is over\n", earned="end",
         )  # fmt: skip
         assert [turn[:2] for turn in ended.awaited] == [(0, 0), (0, 1)]
         assert all(waited_ms > 0 for *_, waited_ms in ended.awaited)
 
     asyncio.run(serving(settings(), test))
+
+
+@pytest.mark.parametrize("isolation", ["shared", "process"])
+def test_a_function_that_returns_nothing_says_that_its_turns_have_earned_its_reward(
+    settings, tokenizer, isolation
+):
+    async def test(link):
+        await link.play(1, tokenizer, mood="by turn")
+        link.answer((await link.hear(Ask))[0], "no", tokenizer)
+        ended, _ = await link.hear(EpisodeEnded)
+        assert (ended.reward, ended.earned) == ((0.75,), "turns")
+        assert ended.turn_rewards == ((0, 0, 0.25), (0, 1, 0.5))
+
+    asyncio.run(serving(settings(isolation=isolation), test))
 
 
 def test_an_episode_that_is_begun_again_asks_the_same(settings, tokenizer):
@@ -176,7 +194,7 @@ def test_a_limit_ends_an_episode_that_does_not_catch_it_and_what_was_earned_stan
         for _ in range(2):
             link.answer((await link.hear(Ask))[0], "yes", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
-        assert (ended.ending, ended.reward) == ("turns", (0.25,))
+        assert (ended.ending, ended.reward, ended.earned) == ("turns", (0.25,), "turns")
 
     asyncio.run(serving(settings(), test))
 

@@ -89,8 +89,8 @@ def test_a_workflow_of_areal_plays_at_a_door_that_nobody_set_and_rewards_turns_b
             asks.append((await link.hear(Ask))[0])
             link.answer(asks[-1], text, tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
-        assert (ended.reward, ended.turn_rewards, ended.ending) == (
-            (1.0,), ((0, 0, 0.0), (0, 1, 1.0)), "stop"
+        assert (ended.reward, ended.turn_rewards, ended.ending, ended.earned) == (
+            (1.0,), ((0, 0, 0.0), (0, 1, 1.0)), "stop", "turns"
         )  # fmt: skip
         assert (asks[1].member, asks[1].keep) == (0, asks[0].given + len("no") + 1)  # the same conversation
 
@@ -137,7 +137,7 @@ def test_a_function_of_miles_asks_at_an_address_that_holds_its_key(settings, tok
     async def test(link):
         await link.play(1, tokenizer, prompt="a", answer="yes")
         ended, _ = await link.hear(EpisodeEnded)
-        assert (ended.reward, ended.turn_rewards) == ((1.0,), ())
+        assert (ended.reward, ended.turn_rewards, ended.earned) == ((1.0,), (), "end")
         link.begin(2, answer="yes")
         failed, _ = await link.hear(EpisodeFailed)
         assert (

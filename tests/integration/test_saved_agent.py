@@ -75,7 +75,8 @@ def test_the_environment_is_loaded_and_not_reset_where_its_process_died(tmp_path
         assert "user\n2<|im_end|>" in text
         link.answer(third, "yes", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
-        assert (ended.reward, ended.turn_rewards) == ((3.0,), ((0, 0, 1.0), (0, 1, 1.0), (0, 2, 1.0)))
+        assert (ended.reward, ended.earned) == ((3.0,), "turns")
+        assert ended.turn_rewards == ((0, 0, 1.0), (0, 1, 1.0), (0, 2, 1.0))
 
     asyncio.run(serving(settings, test))
     lines = (tmp_path / "log").read_text().splitlines()

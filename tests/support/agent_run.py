@@ -87,6 +87,7 @@ class AgentRun(Run):
     def end(self, group=0, episode=0, reward=1.0, *, ending="stop", **more):
         """The function returns."""
         rewards = () if reward is None else (reward,)
+        more = {"earned": "end"} | more
         trial = self.begins[group, episode].trial
         return self.say(
             self.worker_of(group, episode), EpisodeEnded(group, episode, trial, ending, rewards, **more)

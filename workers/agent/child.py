@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
 from protocol.errors import ConfigError, RunError
+from protocol.messages import Earned
 from protocol.plain_text import is_plain_line, plain
 from workers.agent import pipe as pipe
 from workers.agent.pipe import MAX_WORD_BYTES
@@ -37,6 +38,7 @@ class Ended(NamedTuple):
     metrics: tuple[tuple[str, float], ...]
     limit: str
     log: str = ""
+    earned: Earned = "end"  # as in EpisodeEnded
 
 
 class EpisodeListener(Protocol):
@@ -267,4 +269,15 @@ def _ended(told: dict[str, Any]) -> Ended:
     is_named = len(metrics) <= MAX_METRICS and all(is_plain_line(name) for name, _ in metrics)
     if limit not in ("", "turns", "tokens", "context") or not is_named:
         raise GarbageError(f"{told!r:.80} as the end of an episode")
-    return Ended(checked, rewards, metrics, limit, log)
+    return Ended(checked, rewards, metrics, limit, log, _earned(told))
+
+
+def _earned(told: dict[str, Any]) -> Earned:
+    """Raises: GarbageError."""
+    match told.get("earned"):
+        case "end":
+            return "end"
+        case "turns" if told["reward"] is not None:
+            return "turns"
+        case _:
+            raise GarbageError(f"{told!r:.80} as the end of an episode")

@@ -27,7 +27,7 @@ from protocol.stacks import dump_on_signal
 from workers.agent.kinds.chosen_kind import asks_at_door, load_agent, make_episode
 from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
-from workers.agent.kinds.results import BadResult, NothingSaid, ProgramFailed, reward_of
+from workers.agent.kinds.results import BadResult, NothingSaid, ProgramFailed, reward_of, reward_of_turns
 from workers.agent.pipe import (
     ALIVE,
     ANSWER,
@@ -262,14 +262,14 @@ class EpisodeServer:
         except BudgetExceeded:
             if not notes.limit:
                 raise  # its own, and of no limit of ours
-            reward = sum(notes.rewards.values())
+            reward = reward_of_turns(notes)
         except (EnvironmentFailed, ConnectionError, BadResult):
             raise  # what it returned is its own doing, at a limit too
         except Exception:
             self._read_all()
             if not notes.is_limit_of_door:
                 raise
-            reward = sum(notes.rewards.values())  # the client's error at a limit is whatever it likes
+            reward = reward_of_turns(notes)  # the client's error at a limit is whatever it likes
         self._read_all()
         if not notes.turns and notes.limit:
             words = notes.limit_words or "A client at the door was told so."
@@ -280,8 +280,8 @@ class EpisodeServer:
         if not notes.turns:
             raise BadResult("The agent returned before the policy had answered once.")
         told = {
-            "reward": reward, "turn_rewards": sorted(notes.rewards.items()), "metrics": notes.metrics,
-            "limit": notes.limit, "log": notes.log,
+            "reward": reward.value, "earned": reward.earned, "turn_rewards": sorted(notes.rewards.items()),
+            "metrics": notes.metrics, "limit": notes.limit, "log": notes.log,
         }  # fmt: skip
         return ENDED, json.dumps(told).encode()
 

@@ -342,6 +342,7 @@ class AgentHost:
                     talk=len(talk),
                     awaited=tuple(in_hand.awaited),
                     log=ended.log,
+                    earned=ended.earned,
                 ),
                 *((talk,) if talk else ()),
             )

@@ -193,7 +193,10 @@ class SimulatedAgent:
                 if not found.is_open:
                     del self._running[key]
                     rewards = ((key[1], 0, rng.random()),)
-                    said.append(EpisodeEnded(*key, found.ending, (rng.random(),), turn_rewards=rewards))
+                    end = EpisodeEnded(
+                        *key, found.ending, (rng.random(),), turn_rewards=rewards, earned="end"
+                    )
+                    said.append(end)
                 return said
             digest = blake2b(f"{key}/{found.asked}/{given}/{salt}".encode(), digest_size=16).hexdigest()
             said.append(self._ask(key, found, trajectory, given, digest))

@@ -1,7 +1,7 @@
 """Agents that are a text environment: Gymnasium's `reset(seed, options)` and `step(text)`, or SkyRL's.
 
 Invariants: one environment per episode, seeded by the group's seed; the reward of a step is that of the turn
-that it answers, and their sum is the episode's.
+that it answers, and the episode has no other.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode, result_of
+from workers.agent.kinds.results import Returned
 from workers.agent.kinds.saving import keep, loaded
 from workers.agent.kinds.skyrl import is_skyrl, make_skyrl
 from workers.agent.policy import AgentPolicy, BudgetExceeded
@@ -31,7 +32,7 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
             "that makes one."
         )
 
-    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
+    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Returned:
         if is_skyrl(target):
             environment = await result_of(make_skyrl, target, options, row)
         else:
@@ -45,16 +46,16 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     return episode
 
 
-async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, Any]) -> float:
-    """One episode of an environment with `reset` and `step`: the sum of its rewards."""
+async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, Any]) -> Returned:
+    """One episode of an environment with `reset` and `step`, whose rewards are noted of their turns."""
     if (found := await loaded(policy, environment)) is not None:
-        messages, total = found["messages"], found["total"]
+        messages = found["messages"]
     else:
         observed = await result_of(environment.reset, seed=policy.seed, options=dict(row))
-        messages, total = _messages(observed[0] if isinstance(observed, tuple) else observed), 0.0
+        messages = _messages(observed[0] if isinstance(observed, tuple) else observed)
     try:
         while True:
-            await keep(policy, environment, {"messages": messages, "total": total})
+            await keep(policy, environment, {"messages": messages})
             answer = await policy.chat(messages)
             messages.append(answer)
             stepped = await result_of(environment.step, answer["content"])
@@ -65,12 +66,11 @@ async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, An
                 )
             observed, reward, is_terminated, is_truncated, _ = stepped
             policy.reward(reward)
-            total += float(reward)
             if is_terminated or is_truncated:
-                return total
+                return Returned.TURN_REWARDS
             messages += _messages(observed)
     except BudgetExceeded:
-        return total
+        return Returned.TURN_REWARDS
 
 
 def _messages(observed: Any) -> list[dict[str, Any]]:

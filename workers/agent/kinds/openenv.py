@@ -19,6 +19,7 @@ from workers.agent.kinds.gym import Step, play_steps
 from workers.agent.kinds.openenv_texts import ActionMaker, Mistake, TextMaker
 from workers.agent.kinds.openenv_tools import AS_TOOLS, play_tools, wants_calls
 from workers.agent.kinds.openenv_wire import OpenEnvSession, Refusal, base_url
+from workers.agent.kinds.results import Returned
 from workers.agent.policy import AgentPolicy, EnvironmentFailed
 
 SCHEMA_LIMIT_S = 30.0
@@ -64,22 +65,22 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     to_action = None if has_tools else ActionMaker(how, schema)
     to_text = TextMaker(own.get("observation", ""), {} if has_tools else schemas.get("observation", {}))
 
-    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float | None:
+    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Returned | None:
         if is_address(target):
             session: Any = OpenEnvSession(target)
         else:
             session = _Within(await result_of(target, **rest), _action_class(target))
         try:
             if to_action is None:
-                total = await _play_calls(session, policy, row, to_text=to_text, columns=columns)
+                returned = await _play_calls(session, policy, row, to_text=to_text, columns=columns)
             else:
-                total = await play_steps(_AsGym(session, to_action, to_text, columns), policy, row)
+                returned = await play_steps(_AsGym(session, to_action, to_text, columns), policy, row)
         finally:
             await session.close()
         if score == "function":
             policy.notes.rewards.clear()
             return None
-        return total
+        return returned
 
     return episode
 
@@ -106,7 +107,7 @@ class _AsGym:
 
 async def _play_calls(
     session: Any, policy: AgentPolicy, row: Mapping[str, Any], *, to_text: TextMaker, columns: list[str]
-) -> float:
+) -> Returned:
     """Raises: EnvironmentFailed; RuntimeError."""
     observed = await _begun(session, policy.seed, row, columns)
     first = to_text.if_any(observed)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workers.agent.kinds.openenv_wire import Refusal
+from workers.agent.kinds.results import Returned
 from workers.agent.kinds.tools import MAX_ANSWER_CHARS, first_messages
 from workers.agent.policy import AgentPolicy, BudgetExceeded
 
@@ -36,13 +37,13 @@ async def play_tools(
     *,
     first: str,
     tools: Sequence[Mapping[str, Any]],
-) -> float:
+) -> Returned:
     """One episode of a session that was reset, until it is done or the policy calls nothing.
 
-    `first`: what the environment says, behind the row's prompt. Returns the sum of its rewards. Raises:
+    `first`: what the environment says, behind the row's prompt. Rewards are noted of their turns. Raises:
     RuntimeError if there is neither; EnvironmentFailed.
     """
-    messages, total = first_messages(row, first), 0.0
+    messages = first_messages(row, first)
     if not messages or not messages[-1].get("content"):
         raise RuntimeError(
             "Neither has the row a `prompt`, nor does the environment's `reset` say a text. Give the data a "
@@ -57,14 +58,13 @@ async def play_tools(
             for call in calls:
                 content, reward, is_done = await _called(session, call["function"])
                 policy.reward(reward)
-                total += reward
                 if is_done:
-                    return total
+                    return Returned.TURN_REWARDS
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
             if not calls:
-                return total
+                return Returned.TURN_REWARDS
     except BudgetExceeded:
-        return total
+        return Returned.TURN_REWARDS
 
 
 async def _called(session: Any, function: Mapping[str, str]) -> tuple[str, float, bool]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from protocol.agents.function_shapes import SESSION, WORKFLOW, FunctionShape
 from workers.agent.door.http_client import find_client
-from workers.agent.kinds.results import BadResult
+from workers.agent.kinds.results import BadResult, Returned
 from workers.agent.policy import AgentPolicy, finite
 
 Call = Callable[[Mapping[str, Any]], Awaitable[Any]]
@@ -58,12 +58,12 @@ PLAYERS: dict[FunctionShape, Callable[[Call, Collection[str]], Play]] = {
 """What makes episodes of a function that is not of our own shape."""
 
 
-def _of_completions(result: Any, policy: AgentPolicy) -> float | None:
+def _of_completions(result: Any, policy: AgentPolicy) -> float | Returned | None:
     """Raises: BadResult."""
     if not isinstance(result, Mapping):
         return _number(result, WORKFLOW_GIVES)
     if not result and policy.reached_limit:
-        return sum(policy.notes.rewards.values())  # no turn has come to a reward before
+        return Returned.TURN_REWARDS  # no turn has come to one before
     if not result:
         raise BadResult(f"The agent returned an empty mapping; expected {WORKFLOW_GIVES}.")
     for id, reward in result.items():
@@ -75,7 +75,7 @@ def _of_completions(result: Any, policy: AgentPolicy) -> float | None:
             raise BadResult(
                 f"The agent returned {result!r:.120}; expected {WORKFLOW_GIVES}. {error}"
             ) from None
-    return None  # their sum is the episode's
+    return Returned.TURN_REWARDS
 
 
 def _of_session(result: Any, policy: AgentPolicy) -> float | None:

@@ -1,12 +1,28 @@
-"""What an agent's code returned, checked: one finite number, or nothing.
+"""What an agent's code returned, checked: one finite number, or nothing, and where it was earned.
 
-Invariant: whatever else it is becomes an error in words, never a reward.
+Invariants: whatever else it is becomes an error in words, never a reward; what turns have earned is not
+taken for something that was earned beside them.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
+from protocol.messages import Earned
 from workers.agent.policy import Notes, finite
+
+
+class Returned(Enum):
+    """What a kind of agent returns in the place of a number."""
+
+    TURN_REWARDS = "the rewards of its turns"  # and nothing else, be it that there are none
+
+
+class EpisodeReward(NamedTuple):
+    """The reward of a whole episode."""
+
+    value: float | None  # None: a reward function says it
+    earned: Earned
 
 
 class BadResult(Exception):
@@ -21,12 +37,14 @@ class ProgramFailed(Exception):
     """A program ended with an exit code other than 0; the text is for the user."""
 
 
-def reward_of(result: Any, notes: Notes) -> float | None:
-    """The reward of an episode; None: a reward function says it.
+def reward_of(result: Any, notes: Notes) -> EpisodeReward:
+    """The reward of an episode.
 
     A number, a mapping with `score`, or nothing: then the rewards of its turns count together, if there are
     any. Raises: BadResult.
     """
+    if result is Returned.TURN_REWARDS:
+        return reward_of_turns(notes)
     if isinstance(result, Mapping):
         if "score" not in result:
             raise BadResult(
@@ -35,11 +53,19 @@ def reward_of(result: Any, notes: Notes) -> float | None:
             )
         result = result["score"]
     if result is None:
-        return sum(notes.rewards.values()) if notes.rewards else None
+        return reward_of_turns(notes) if notes.rewards else EpisodeReward(None, "end")
     try:
-        return finite(result, "The end of the episode")
+        return EpisodeReward(finite(result, "The end of the episode"), "end")
     except ValueError:
         raise BadResult(
             f"The agent returned {result!r:.120} of type {type(result).__name__}; expected a finite number, "
             "a mapping with `score`, or None."
         ) from None
+
+
+def reward_of_turns(notes: Notes) -> EpisodeReward:
+    """The rewards of its turns together, and nothing else. Raises: BadResult."""
+    try:
+        return EpisodeReward(finite(sum(notes.rewards.values()), "The sum of the rewards of turns"), "turns")
+    except ValueError as error:
+        raise BadResult(str(error)) from None

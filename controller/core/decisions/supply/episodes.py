@@ -104,6 +104,7 @@ class Episodes:
         episode.is_masked = limit == "mask"
         episode.parts = end.parts if limit == "score" else ()
         episode.turn_rewards = end.turn_rewards if limit == "score" else ()
+        episode.earned = end.earned
         episode.noted = end.metrics
         episode.has_talk = bool(end.talk)
         self._end(group, episode, end.ending)

@@ -28,13 +28,13 @@ def take_rewards(group: Group, scored: Sequence[float] = ()) -> None:
 
 
 def turn_rewards(group: Group) -> list[list[float]]:
-    """Of each response, the reward of each turn; the reward of the episode counts at its last one."""
+    """Of each response, the reward of each turn; what was earned at its end counts at its last one."""
     found: list[list[float]] = []
     for episode, reward in zip(group.kept_episodes, group.rewards, strict=True):
         turns = dict.fromkeys(episode.trained_turns, 0.0)
         for member, number, value in episode.turn_rewards:
             turns[member, number] += value
         values = list(turns.values())
-        values[-1] += reward
+        values[-1] += 0.0 if episode.earned == "turns" else reward
         found.append(values)
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from protocol.ids import PeerId
 from protocol.messages import Ask, EpisodeEnding, SavedTrajectory, TurnEnding
-from protocol.messages.pieces import ForkCause
+from protocol.messages.pieces import Earned, ForkCause
 
 if TYPE_CHECKING:
     from controller.core.state.groups import Group
@@ -78,6 +78,7 @@ class Episode:
     reward: float | None = None  # None: the reward function is to score it
     parts: tuple[tuple[str, float], ...] = ()
     turn_rewards: tuple[tuple[int, int, float], ...] = ()  # trajectory, number, reward
+    earned: Earned = "end"  # where `reward` was
     noted: tuple[tuple[str, float], ...] = ()  # by `policy.metric`
     has_talk: bool = False  # its messages are in the store, by this trial
 

@@ -7,7 +7,7 @@ from controller.durability.event_codec import decode_event, encode_event
 from protocol import messages
 from protocol.errors import RemoteError
 from protocol.ids import TrajectoryId
-from protocol.wire.codec import pack
+from protocol.wire.codec import decode, pack
 
 SEGMENT = messages.Segment(attempt=1, policy_version=4, count=7)
 MESSAGES = [
@@ -76,6 +76,45 @@ def test_nested_tuples_come_back_with_their_names() -> None:
 def test_a_record_that_is_no_event_is_refused(record: object) -> None:
     with pytest.raises(RemoteError):
         decode_event(pack(record))
+
+
+def end_by(reward: float, *more: object) -> bytes:
+    """The record of an episode's end, with the fields behind its reward that a release knew."""
+    return pack((2, "01ab", 26, (7, 1, 2, "turns", (reward,), *more)))
+
+
+def test_what_an_older_release_has_kept_has_the_defaults_of_the_fields_that_it_did_not_know() -> None:
+    later = ((), ((1, 0, 0.5),), (("seen", 3.0),), 0, ((1, 0, 2.5),), "it is over")
+    back = decode_event(end_by(0.5, *later))
+    assert isinstance(back, events.Received)
+    ended = messages.EpisodeEnded(7, 1, 2, "turns", (0.5,), *later)  # type: ignore[arg-type]
+    assert (back.message, ended.earned) == (ended, "")
+    assert decode_event(end_by(0.5, *later, "")) == back
+    assert decode_event(end_by(0.5)) == events.Received(
+        "01ab", messages.EpisodeEnded(7, 1, 2, "turns", (0.5,))
+    )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pack((2, "01ab", 26, (7, 1, 2, "turns"))),  # without a field that has no default
+        end_by(0.5, (), (), (), 0, (), "", "alone"),
+        end_by(0.5, (), (), (), 0, (), "", "turns", "surplus"),
+        end_by(0.5, "style"),
+        end_by(float("nan")),
+    ],
+    ids=str,
+)
+def test_what_no_release_has_kept_is_refused(record: bytes) -> None:
+    with pytest.raises(RemoteError, match="EpisodeEnded is malformed"):
+        decode_event(record)
+
+
+def test_a_missing_field_is_refused_on_the_wire() -> None:
+    frame = pack((26, messages.PROTOCOL_VERSION, 1, 0, (7, 1, 2, "turns", (0.5,))))
+    with pytest.raises(RemoteError, match="EpisodeEnded is malformed at its length"):
+        decode([frame])
 
 
 def test_half_a_record_is_refused() -> None:

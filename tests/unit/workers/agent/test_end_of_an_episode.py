@@ -10,7 +10,7 @@ from workers.agent.child import _ended
 from workers.agent.policy import MAX_LOG_CHARS, AgentPolicy
 from workers.children.packets import GarbageError
 
-END = {"reward": 1.0, "turn_rewards": [], "metrics": {}, "limit": ""}
+END = {"reward": 1.0, "earned": "end", "turn_rewards": [], "metrics": {}, "limit": ""}
 
 
 def test_a_line_with_half_a_character_or_a_command_to_a_terminal_is_escaped_and_sent():
@@ -31,6 +31,9 @@ def test_a_line_with_half_a_character_or_a_command_to_a_terminal_is_escaped_and_
         {"metrics": {"half \ud800": 1.0}},
         {"metrics": {f"{n}": 1.0 for n in range(65)}},
         {"limit": "time"},
+        {"earned": "alone"},
+        {"earned": None},
+        {"earned": "turns", "reward": None},
     ],
 )
 def test_what_could_not_be_sent_is_garbage_of_the_process(wrong):

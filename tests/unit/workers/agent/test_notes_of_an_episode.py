@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.unit.workers.agent.kinds.test_agent_kinds import Script
-from workers.agent.kinds.results import BadResult, reward_of
+from workers.agent.kinds.results import BadResult, Returned, reward_of
 from workers.agent.policy import AgentPolicy, Notes
 
 
@@ -19,10 +19,19 @@ def test_what_is_no_reward_is_an_error(result):
 
 
 def test_numbers_scores_and_turn_rewards_are_rewards():
-    assert [reward_of(result, Notes()) for result in (1, 0.5, True, {"score": 2}, None, {"score": None})] == [
-        1.0, 0.5, 1.0, 2.0, None, None,
-    ]  # fmt: skip
-    assert reward_of(None, Notes(rewards={0: 0.25, 1: 0.5})) == 0.75
+    results = (1, 0.5, True, {"score": 2}, None, {"score": None})
+    values = [1.0, 0.5, 1.0, 2.0, None, None]
+    assert [reward_of(result, Notes()) for result in results] == [(value, "end") for value in values]
+
+
+def test_what_turns_have_earned_is_told_apart_from_what_was_earned_beside_them():
+    notes = Notes(rewards={0: 0.25, 1: 0.5})
+    assert reward_of(None, notes) == reward_of({"score": None}, notes) == (0.75, "turns")
+    assert reward_of(Returned.TURN_REWARDS, notes) == (0.75, "turns")
+    assert reward_of(Returned.TURN_REWARDS, Notes()) == (0.0, "turns"), "for no function to score"
+    assert reward_of(2, notes) == (2.0, "end")
+    with pytest.raises(BadResult, match=r"The sum of the rewards of turns got 1\.5\d*e\+30"):
+        reward_of(None, Notes(rewards={0: 1e30, 1: 5e29}))
 
 
 def test_rewards_and_metrics_are_checked_where_they_are_given():

@@ -8,6 +8,7 @@ import pytest
 
 from protocol.errors import ConfigError
 from workers.agent.kinds.chosen_kind import make_episode
+from workers.agent.kinds.results import Returned
 from workers.agent.kinds.tools import first_messages
 from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed
 
@@ -249,7 +250,7 @@ def test_what_is_async_below_a_decorator_is_awaited():
     CLOSED.clear()
     result, _, asked = play(Decorated, (("add", '{"x": 1}'),), "done", row={"prompt": "Add."})
     assert [message["content"] for message in asked[1]["chat"]] == ["Add. Go.", "", "2"]
-    assert (result, play(DecoratedText, "one")[0], play(decorated, "3")[0]) == (2.0, 0.5, 3.0)
+    assert (result, play(DecoratedText, "one")[1].rewards, play(decorated, "3")[0]) == (2.0, {0: 0.5}, 3.0)
     assert CLOSED == ["decorated", "text"]
 
 
@@ -337,13 +338,14 @@ class Short(Countdown):
 
 def test_rewards_of_steps_are_those_of_turns():
     result, notes, asked = play(Countdown, "down", "down", options={"start": 2})
-    assert (result, notes.rewards, notes.turns) == (1.0, {0: 0.5, 1: 0.5}, 2)
+    assert (result, notes.rewards, notes.turns) == (Returned.TURN_REWARDS, {0: 0.5, 1: 0.5}, 2)
     assert asked[1]["chat"] == [
         {"role": "user", "content": "2 left"},
         {"role": "assistant", "content": "down"},
         {"role": "user", "content": "1 left"},
     ]
-    assert play(Countdown, "down", options={"start": 3})[0] == 0.5  # the budget ended it
+    result, notes, _ = play(Countdown, "down", options={"start": 3})  # the budget ends it
+    assert (result, notes.rewards) == (Returned.TURN_REWARDS, {0: 0.5})
 
 
 @pytest.mark.parametrize(

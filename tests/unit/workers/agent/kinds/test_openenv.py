@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from protocol.errors import ConfigError
 from tests.unit.workers.agent.kinds.test_agent_kinds import play
 from workers.agent.kinds.chosen_kind import KINDS, load_agent, make_episode
+from workers.agent.kinds.results import Returned
 
 
 class Guess(BaseModel):
@@ -51,14 +52,14 @@ WORDS = {"action": "number"}
 def test_a_class_is_played_and_its_rewards_are_those_of_turns():
     closed = Hidden.closed
     result, notes, asked = play(Hidden, "1", "3", options=WORDS)
-    assert (result, notes.rewards) == (1.0, {0: 0.0, 1: 1.0})
+    assert (result, notes.rewards) == (Returned.TURN_REWARDS, {0: 0.0, 1: 1.0})
     assert asked[1]["chat"][-1]["content"] == "no"
     assert Hidden.closed == closed + 1
 
 
 def test_columns_of_the_row_go_to_reset_and_other_options_to_the_class():
     options = {**WORDS, "reset": "level", "bonus": 0.5}
-    assert play(Hidden, "7", row={"level": 4, "more": 1}, options=options)[0] == 1.5
+    assert play(Hidden, "7", row={"level": 4, "more": 1}, options=options)[1].rewards == {0: 1.5}
     with pytest.raises(RuntimeError, match=r"names the column 'level'; the row has none"):
         play(Hidden, "7", options=options)
 
@@ -74,7 +75,7 @@ def test_a_reward_function_may_say_the_score():
 
 def test_what_is_no_action_is_told_to_the_policy():
     result, notes, asked = play(Hidden, "seven", "3", options=WORDS)
-    assert (result, notes.rewards) == (1.0, {0: 0.0, 1: 1.0})
+    assert (result, notes.rewards) == (Returned.TURN_REWARDS, {0: 0.0, 1: 1.0})
     assert asked[1]["chat"][-1]["content"].startswith("Error: ")
     _, _, asked = play(Hidden, "{3", "[3]", '{"number": 3}', options={"action": "json"})
     assert "the action is no JSON" in asked[1]["chat"][-1]["content"]
@@ -94,8 +95,8 @@ def both(observation):
 def test_functions_make_actions_and_texts():
     here = f"{__name__}:"
     options = {"action": f"{here}last_number", "observation": f"{here}both"}
-    result, _, asked = play(Hidden, "is it", "is it 3", options=options)
-    assert result == 1.0
+    _, notes, asked = play(Hidden, "is it", "is it 3", options=options)
+    assert notes.rewards == {0: 0.0, 1: 1.0}
     assert [talk["chat"][-1]["content"] for talk in asked] == ["guess 0", "Error: end with a number"]
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.workers.agent.kinds.test_agent_kinds import Script
 from workers.agent.kinds.openenv_tools import play_tools, schema_of, wants_calls
 from workers.agent.kinds.openenv_wire import Refusal
+from workers.agent.kinds.results import Returned
 from workers.agent.policy import AgentPolicy
 
 TOOLS = [{"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}, {"name": "submit"}]
@@ -51,7 +52,7 @@ def test_the_policy_calls_tools_until_the_environment_is_done():
     session = Sums()
     calls = [(("add", '{"a": 2, "b": 3}'), ("add", '{"a": 1, "b": 1}')), (("submit", '{"sum": 5}'),)]
     result, notes, asked = play(session, *calls, "never said")
-    assert (result, notes.rewards) == (1.5, {0: 0.5, 1: 1.0})
+    assert (result, notes.rewards) == (Returned.TURN_REWARDS, {0: 0.5, 1: 1.0})
     assert asked[0]["chat"] == [{"role": "user", "content": "2 and 3"}]
     assert asked[0]["tools"] == [schema_of(tool) for tool in TOOLS]
     assert asked[0]["tools"][0]["function"] == {
@@ -62,15 +63,18 @@ def test_the_policy_calls_tools_until_the_environment_is_done():
 
 
 def test_an_answer_without_a_call_ends_the_episode_with_what_there_is():
-    assert play(Sums(), (("add", '{"a": 2, "b": 3}'),), "5")[0] == 0.25
-    assert play(Sums(), (("add", '{"a": 2, "b": 3}'),))[0] == 0.25  # and so does a budget that is spent
+    call = (("add", '{"a": 2, "b": 3}'),)
+    for answers in ((call, "5"), (call,)):  # and so does a budget that is spent
+        result, notes, _ = play(Sums(), *answers)
+        assert (result, notes.rewards) == (Returned.TURN_REWARDS, {0: 0.25})
+    assert play(Sums(), "5")[0] is Returned.TURN_REWARDS, "and nothing is what its turns have earned"
 
 
 def test_a_call_that_cannot_be_made_is_told_to_the_policy():
     calls = [(("add", "{"),), (("add", "[]"),), (("fly", "{}"),), (("fails", "{}"),)]
     session = Sums(fails={"result": None, "error": {"error_type": "timeout", "message": "too late"}})
     result, notes, asked = play(session, *calls, "done")
-    assert (result, notes.rewards) == (0.0, dict.fromkeys(range(4), 0.0))
+    assert (result, notes.rewards) == (Returned.TURN_REWARDS, dict.fromkeys(range(4), 0.0))
     assert [text.partition(":")[0] for text in told(asked)] == ["Error"] * 4
     assert [text.partition(": ")[2][:20] for text in told(asked)] == [
         "the arguments of add", "the arguments of add", "no such tool", "too late",

@@ -9,7 +9,7 @@ from protocol.agents.function_shapes import EPISODE, SESSION, WORKFLOW, shape_of
 from protocol.errors import ConfigError
 from workers.agent.door import http_client
 from workers.agent.kinds.chosen_kind import asks_at_door, make_episode
-from workers.agent.kinds.results import BadResult, reward_of
+from workers.agent.kinds.results import BadResult, Returned, reward_of
 from workers.agent.policy import AgentPolicy, DoorAddress, Notes
 
 ADDRESS = DoorAddress("http://127.0.0.1:9/v1", "sk-1", {"temperature": 0.5})
@@ -27,7 +27,7 @@ class Heard:
 
 
 def play(target, row=None, *, door=ADDRESS, **more):
-    """(the reward of the episode, its notes)"""
+    """(the reward of the episode and where it was earned, its notes)"""
     notes = Notes()
     policy = AgentPolicy(Heard(notes), seed=1, notes=notes, door=door)
     result = asyncio.run(make_episode(target, **more)(policy, row or {}))
@@ -99,21 +99,21 @@ def test_what_asks_at_the_door_is_known_and_a_class_of_tools_stays_one():
 
 def test_a_workflow_is_given_its_row_the_door_and_a_client_of_its_own():
     agent = Workflow()
-    assert play(agent, {"worth": 0.5})[0] == 0.5
+    assert play(agent, {"worth": 0.5})[0] == (0.5, "end")
     data, more = agent.seen
     assert (data, more["base_url"], more["api_key"]) == ({"worth": 0.5}, ADDRESS.base_url, "sk-1")
     assert more["http_client"].is_closed
     first = more["http_client"]
     play(agent, {"worth": 0.5})
     assert agent.seen[1]["http_client"] is not first
-    assert play(Workflow, {"worth": 0.5}, options={"bonus": 1.0})[0] == 1.5
+    assert play(Workflow, {"worth": 0.5}, options={"bonus": 1.0})[0] == (1.5, "end")
 
 
 def test_a_workflow_that_takes_less_is_given_less_and_without_a_package_there_is_no_client(monkeypatch):
     def run(data, api_key, size):  # not async: it runs in a thread
         return float(len(api_key) * size)
 
-    assert play(run, options={"size": 2})[0] == 8.0
+    assert play(run, options={"size": 2})[0] == (8.0, "end")
     monkeypatch.setattr(http_client, "PACKAGES", {})
     agent = Workflow()
     play(agent, {"worth": 1})
@@ -122,9 +122,9 @@ def test_a_workflow_that_takes_less_is_given_less_and_without_a_package_there_is
 
 def test_rewards_by_completion_id_are_those_of_turns():
     reward, notes = play(workflow({"two": 0.5, "one": 0.25}))
-    assert (reward, notes.rewards) == (0.75, {1: 0.5, 0: 0.25})
-    assert play(workflow(2)) == (2.0, Notes())
-    assert play(workflow(None))[0] is None
+    assert (reward, notes.rewards) == ((0.75, "turns"), {1: 0.5, 0: 0.25})
+    assert play(workflow(2)) == ((2.0, "end"), Notes())
+    assert play(workflow(None))[0] == (None, "end")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_no_workflow_returns_is_an_error(result, words):
 
 def test_ids_of_an_endpoint_that_is_no_door_of_ours_only_add_up():
     elsewhere = ADDRESS._replace(is_elsewhere=True)
-    assert play(workflow({"a": 0.5, "b": 0.25}), door=elsewhere)[0] == 0.75
+    assert play(workflow({"a": 0.5, "b": 0.25}), door=elsewhere)[0] == (0.75, "turns")
     assert elsewhere.with_key == "http://127.0.0.1:9"
 
 
@@ -162,8 +162,8 @@ def test_a_session_is_given_messages_the_other_columns_and_how_the_run_samples()
         return base_url == "http://127.0.0.1:9/e/sk-1" and request_kwargs == {"temperature": 0.5, "n": 1}
 
     talk = [{"role": "user", "content": "a"}]
-    assert play(run, {"prompt": "a", "answer": 3, "metadata": {"id": 7}})[0] == 1.0
-    assert play(run, {"prompt": talk, "metadata": "text"})[0] == 1.0
+    assert play(run, {"prompt": "a", "answer": 3, "metadata": {"id": 7}})[0].value == 1.0
+    assert play(run, {"prompt": talk, "metadata": "text"})[0].value == 1.0
     assert seen == [(talk, {"answer": 3, "id": 7}), (talk, {"metadata": "text"})]
     assert "n" not in ADDRESS.request_kwargs
 
@@ -173,17 +173,17 @@ def test_an_entry_of_metadata_wins_over_a_column_of_its_name():
         return metadata["answer"] == 4 and "metadata" not in metadata
 
     row = {"prompt": "a", "answer": 3, "metadata": {"answer": 4}}
-    assert play(run, row)[0] == 1.0
-    assert play(run, dict(reversed(row.items())))[0] == 1.0, "in whatever order the row has them"
+    assert play(run, row)[0].value == 1.0
+    assert play(run, dict(reversed(row.items())))[0].value == 1.0, "in whatever order the row has them"
 
 
 def test_a_session_returns_a_number_or_a_mapping_whose_rest_is_told():
     row = {"prompt": "a"}
     reward, notes = play(session({"reward": 0.5, "exit_status": "done"}), row)
-    assert (reward, notes.log) == (0.5, "{'exit_status': 'done'}\n")
-    assert [play(session(result), row)[0] for result in (1, None, {}, {"reward": None}, {"steps": 3})] == [
-        1.0, None, None, None, None,
-    ]  # fmt: skip
+    assert (reward, notes.log) == ((0.5, "end"), "{'exit_status': 'done'}\n")
+    results = (1, None, {}, {"reward": None}, {"steps": 3})
+    values = [play(session(result), row)[0].value for result in results]
+    assert values == [1.0, None, None, None, None]
 
 
 @pytest.mark.parametrize("result", ["1", [1.0], {"reward": "much"}, {"reward": math.nan}, math.inf])
@@ -199,7 +199,7 @@ def test_a_mapping_without_rewards_is_nothing_earned_where_a_limit_was_reached()
 
     notes = Notes()
     policy = AgentPolicy(AtTheLimit(notes), seed=1, notes=notes, door=ADDRESS)
-    assert asyncio.run(make_episode(workflow({}))(policy, {})) == 0.0
+    assert asyncio.run(make_episode(workflow({}))(policy, {})) is Returned.TURN_REWARDS
     with pytest.raises(BadResult, match="an empty mapping"):
         play(workflow({}))
 

@@ -6,6 +6,7 @@ import pytest
 
 from protocol.errors import ConfigError
 from workers.agent.kinds.chosen_kind import make_episode
+from workers.agent.kinds.results import Returned
 from workers.agent.policy import AgentPolicy, BudgetExceeded
 
 
@@ -79,10 +80,10 @@ def play(target, script, *, row, packed=None, **more):
 def test_a_text_environment_goes_on_from_its_last_saved_turn():
     Counting.resets = 0
     first = Script("1", "2", "3")
-    assert play(Counting, first, row={"first": 0})[0] == 6.0
+    assert play(Counting, first, row={"first": 0})[0] is Returned.TURN_REWARDS
     second = Script("3")
-    total, policy = play(Counting, second, row={"first": 0}, packed=first.states[2])
-    assert (total, Counting.resets) == (6.0, 1)
+    result, policy = play(Counting, second, row={"first": 0}, packed=first.states[2])
+    assert (result, Counting.resets) == (Returned.TURN_REWARDS, 1)
     assert second.talks == [first.talks[2]], "its first request is the one that the state came with"
     assert policy.notes.rewards == {0: 1.0, 1: 2.0, 2: 3.0}, "rewards of turns before it are known"
 
@@ -166,5 +167,5 @@ def test_an_environment_that_saves_to_a_file_is_left_alone():
             raise AssertionError("it is not ours to call")
 
     script = Script("6")
-    assert play(Files, script, row={"first": 0})[0] == 6.0
+    assert play(Files, script, row={"first": 0})[1].notes.rewards == {0: 6.0}
     assert script.states == [None]

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.workers.agent.kinds.test_agent_kinds import CLOSED, play
+from workers.agent.kinds.results import Returned
 
 
 class Skyward:
@@ -40,7 +41,7 @@ SKY = {"row": {"prompt": "go", "who": "you"}, "options": {"start": 2}}
 def test_an_environment_of_skyrl_is_played_like_one_of_gymnasium():
     CLOSED.clear()
     result, notes, asked = play(Skyward, "down", "up", **SKY)
-    assert (result, notes.rewards, CLOSED) == (0.5, {0: 0.5, 1: 0.0}, [0])
+    assert (result, notes.rewards, CLOSED) == (Returned.TURN_REWARDS, {0: 0.5, 1: 0.0}, [0])
     assert asked[1]["chat"] == [
         {"role": "user", "content": "go"},
         {"role": "user", "content": "2 left for you"},

@@ -166,6 +166,30 @@ def test_each_turn_may_have_an_advantage_of_its_own():
     assert [item.outcomes for item in group.contribute().items] == [(0.0, 1.0, 0.0, 0.0), (0.0, -1.0)]
 
 
+@pytest.mark.parametrize(
+    ("earned", "second", "first"),
+    [
+        ("turns", (0.0, 0.0), (0.5, -0.5)),  # the reward is theirs, and nothing beside it
+        ("end", (0.5, -0.5), (1.0, -1.0)),
+        ("", (0.5, -0.5), (1.0, -1.0)),  # told by an older release, which took it for one of the end
+    ],
+)
+def test_a_reward_that_its_turns_have_earned_is_no_reward_of_the_last_turn_too(earned, second, first):
+    run = AgentRun(agent={"turn_rewards": True}, trainer={"batch_groups": 2, "advantage_scale": "none"})
+    run.ask_all()
+    for episode in (0, 1):
+        run.sample(0, episode)
+        run.ask(0, episode)
+        run.sample(0, episode)
+        reward = 1.0 - episode  # for the first turn
+        told = ((episode, 0, reward), (episode, 1, 0.0))
+        run.end(0, episode, reward, turn_rewards=told, earned=earned)
+    group = run.core.state.groups[0]
+    assert group.turn_outcomes == tuple(zip(first, second, strict=True))
+    assert group.rewards == (1.0, 0.0), "the episode's own, for metrics and the outcomes of whole episodes"
+    assert group.outcomes == (0.5, -0.5)
+
+
 def test_another_function_may_make_the_advantages_of_turns():
     run = AgentRun(agent={"turn_rewards": True, "turn_discount": 0.5}, trainer={"batch_groups": 2})
     seen = []
