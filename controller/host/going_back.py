@@ -23,6 +23,7 @@ from controller.durability.replay import in_words, turns
 from controller.durability.store import Store
 from controller.durability.violation import BrokenInvariant, Violation, violation_of
 from controller.host.resumed_run import MAX_ERROR_CHARS, MAX_SKIPPED, ResumedRun, derive
+from controller.host.run_directory import numbered
 from controller.host.stepper import Stepper
 from protocol.errors import RunError
 from protocol.messages.pieces import Segment
@@ -172,7 +173,7 @@ def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
     if past.forgiven:
         store.put_fact(FORGIVEN, json.dumps(past.forgiven))
         store.keep_tokens(_known_tokens(past.core))
-        moved = _set_checkpoints_aside(run, past.core.state.steps)
+        moved = set_checkpoints_aside(run, past.core.state.steps)
         told += [f"{path} is of a version that does not count any more." for path in moved]
     return told
 
@@ -195,11 +196,12 @@ def _known_tokens(core: Core) -> Known:
     return known
 
 
-def _set_checkpoints_aside(run: Path, steps: int) -> list[Path]:
+def set_checkpoints_aside(run: Path, steps: int) -> list[Path]:
     """Rename the checkpoints of versions that do not count any more, to what no trainer looks for."""
     moved = []
     for path in sorted(run.glob("checkpoints/step_*")):
         number = path.name.removeprefix("step_")
         if number.isdecimal() and int(number) > steps:
-            moved.append(path.rename(path.with_name(f"{ASIDE}{path.name}")))
+            aside = path.with_name(f"{ASIDE}{path.name}")
+            moved.append(path.rename(numbered(aside) if aside.exists() else aside))
     return moved

@@ -8,7 +8,9 @@ configuration that would change what was promised or learned is refused key by k
 import asyncio
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from controller.config.models import Config
 from controller.core.core import Core
 from controller.durability.damage import broken, newest_checkpoint, way_on
 from controller.durability.recording import Recording
-from controller.host.going_back import gone_back
+from controller.host.going_back import gone_back, set_checkpoints_aside
 from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
-from controller.host.run_directory import RunDirectory
+from controller.host.run_directory import EVALUATIONS, METRICS, RunDirectory
 from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
 
 MAY_CHANGE = (
@@ -57,6 +59,8 @@ async def find_past(
         past = await asyncio.to_thread(read_past, directory.path, config)
     if past is not None:
         if not past.is_over:
+            if lost := lost_end(directory.path, past):
+                on_warning(f"{lost} {_kept_aside(directory, past)}")
             before = past.core.state.config.weights.directory
             directory.go_on(past.lines, past.core.evaluation.reports, before)
             return past
@@ -69,6 +73,58 @@ async def find_past(
             f"run.resume={directory.previous} and raise run.steps."
         )
     return None
+
+
+def lost_end(run: Path, past: ResumedRun) -> str:
+    """What the other files of a run hold beyond the end of its run.db, in words; "" if that is nothing.
+
+    An event is in run.db before anything else is written of it, so no kill leaves the others ahead.
+    """
+    if past.forgiven:  # it goes back on purpose, and says so
+        return ""
+    steps, evaluations = past.core.state.steps, len(past.core.evaluation.reports)
+    found = []
+    if (made := _last_step(run / METRICS)) > steps:
+        found.append(f"{METRICS} at step {made}")
+    if (checkpoint := newest_checkpoint(run)) and int(checkpoint.name.removeprefix("step_")) > steps:
+        found.append(f"the newest checkpoint is {checkpoint.name}")
+    if (told := _last_lines(run / EVALUATIONS)[0]) > evaluations:
+        found.append(f"{EVALUATIONS} has {told} lines, and it knows of {evaluations}")
+    if not found:
+        return ""
+    return (
+        f"{run / 'run.db'} ends at step {steps}, {', '.join(found)}: its newest part is lost (a damaged or "
+        "removed run.db-wal, a loss of power, or an older copy that was put back). What was made after it is "
+        "made again, from other responses, under the same numbers."
+    )
+
+
+def _kept_aside(directory: RunDirectory, past: ResumedRun) -> str:
+    """Put what a lost end has left where nothing overwrites it; a sentence that says where."""
+    with directory.in_words():
+        kept = [directory.set_aside(name) for name in (METRICS, EVALUATIONS)]
+        kept += set_checkpoints_aside(directory.path, past.core.state.steps)
+    return f"What is left of it is kept in {', '.join(str(path) for path in kept if path)}."
+
+
+def _last_step(metrics: Path) -> int:
+    """The newest train step that has a line, by the lines and by their count; 0 if none has."""
+    count, newest = _last_lines(metrics)
+    steps = []
+    for line in newest:
+        with suppress(ValueError, KeyError, TypeError):  # it was cut off, or damaged
+            steps.append(min(count, int(json.loads(line)["step"])))
+    return max(steps, default=0)
+
+
+def _last_lines(file: Path) -> tuple[int, list[bytes]]:
+    """How many whole lines a file has, and the last few; none if it is not there."""
+    count, newest = 0, deque[bytes](maxlen=3)
+    with suppress(OSError), file.open("rb") as lines:
+        for line in lines:
+            count += line.endswith(b"\n")
+            newest.append(line)
+    return count, [*newest]
 
 
 def finished_steps(run: Path, config: Config) -> int | None:

@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +26,7 @@ from protocol.files import OTHERS
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
 from protocol.wire.security import WorkerKey, write_local_key
 
-EVALUATIONS = "evaluations.jsonl"
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
 
 
@@ -53,7 +54,7 @@ class RunDirectory:
         self.previous: Path | None = None
         """Where the older run lies now; None if none was set aside."""
         self._folder_mode, self._file_mode = (0o700, 0o600) if config.run.private else (0o777, 0o666)
-        with self._in_words():
+        with self.in_words():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = open(lock_of(self.path), "a+")  # noqa: SIM115  # until close
         try:
@@ -75,7 +76,7 @@ class RunDirectory:
         One that was stopped before it had begun (`is_blank`) has nothing to keep, and is begun where it lies.
         Raises: ConfigError.
         """
-        with self._in_words():
+        with self.in_words():
             remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here
             self.previous, self.has_run = None if is_blank else self._set_aside(), False
             for suffix in ("", "-wal", "-shm"):
@@ -90,15 +91,23 @@ class RunDirectory:
         `lines` are its metrics.jsonl, and `evaluations` its evaluations.jsonl; `weights_were_in`: its
         `weights.directory` until now, where versions may be left. Raises: ConfigError.
         """
-        with self._in_words():
+        with self.in_words():
             sweep(weights_were_in, keep=self._segments)
-            self._write_atomically("metrics.jsonl", _json_lines(lines))
+            self._write_atomically(METRICS, _json_lines(lines))
             if evaluations:
                 self._write_atomically(EVALUATIONS, _json_lines(evaluations))
             else:
                 (self.path / EVALUATIONS).unlink(missing_ok=True)
             (self.path / "summary.json").unlink(missing_ok=True)
             self._open()
+
+    def set_aside(self, name: str) -> Path | None:
+        """Rename a file of the run, with the next free number behind its name.
+
+        Returns where it is now; None if it was not there. Raises: OSError.
+        """
+        path = self.path / name
+        return path.rename(numbered(path)) if path.exists() else None
 
     def _open(self) -> None:
         # other runs sweep what nobody holds, and all workers may be dead at once
@@ -109,7 +118,7 @@ class RunDirectory:
             self._close_to_others()
         tree = self._config.as_written().model_dump(mode="json")
         self._write_atomically("config.yaml", write_yaml(tree))
-        self._metrics = self._open_file(self.path / "metrics.jsonl", "a")
+        self._metrics = self._open_file(self.path / METRICS, "a")
 
     @property
     def logs(self) -> Path:
@@ -149,7 +158,7 @@ class RunDirectory:
 
     def publish_key(self, key: WorkerKey) -> Path:
         """Leave the key of this life of the run for local workers, and for whoever may read the folder."""
-        with self._in_words():
+        with self.in_words():
             write_local_key(self.local_key, key)
         return self.local_key
 
@@ -169,7 +178,7 @@ class RunDirectory:
 
     def _check_files(self) -> None:
         """What is written to a file that was removed goes nowhere, and nobody would be told."""
-        for name in ("metrics.jsonl", "run.db")[: 1 + self._has_journal]:
+        for name in (METRICS, "run.db")[: 1 + self._has_journal]:
             if not (self.path / name).exists():
                 raise RunError(
                     f"{self.path / name} was removed under the run: what it does from now on could neither "
@@ -224,17 +233,14 @@ class RunDirectory:
 
     def _is_blank(self) -> bool:
         """Whether a controller was killed here before it had so much as run.db."""
-        metrics = self.path / "metrics.jsonl"
+        metrics = self.path / METRICS
         has_lines = metrics.is_file() and metrics.stat().st_size > 0
         return not has_lines and not any((self.path / n).exists() for n in ("summary.json", "checkpoints"))
 
     def _set_aside(self) -> Path | None:
         if not self.path.exists() or all(entry.name in self._kept for entry in self.path.iterdir()):
             return None
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.{number}")).exists():
-            number += 1
-        self.path.rename(aside)
+        aside = self.path.rename(numbered(self.path))
         self.path.mkdir(mode=self._folder_mode)
         for name in self._kept:
             if (aside / name).exists():
@@ -266,7 +272,8 @@ class RunDirectory:
                         path.chmod(stat.S_IMODE(mode) & ~OTHERS)
 
     @contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def in_words(self) -> Iterator[None]:
+        """Around what writes into the folder: a disk that refuses is a ConfigError, which says what to do."""
         try:
             yield
         except OSError as error:
@@ -274,6 +281,11 @@ class RunDirectory:
                 f"The run directory {self.path} cannot be written: {error.strerror}. Expected a folder on a "
                 "local disk with free space that you may write to; set run.dir to one."
             ) from error
+
+
+def numbered(path: Path) -> Path:
+    """The path with the next free number behind its name."""
+    return next(there for n in count(1) if not (there := path.with_name(f"{path.name}.{n}")).exists())
 
 
 def _append(file: IO[str], line: dict[str, object]) -> None:
