@@ -99,6 +99,13 @@ def revoke(
         keys = yaml.safe_load(config.read_text())["controller"]["keys"]
         if not keys:
             raise ConfigError(f"The run in {place} has no keys: `controller.keys` is empty.")
+        if not Path(keys).is_absolute():  # of an earlier release
+            raise ConfigError(
+                f"The run in {place} names its folder of keys {keys!r}, relative to the working directory "
+                "that it was started in, which is not known here. Expected the folder itself: "
+                f"launch.py revoke FOLDER {name}"
+            )
         place = Path(keys)
+    place = place.absolute()
     revoke_key(place, name)
-    print(f"{place} admits {name} no more.")
+    say(f"{place} admits {name} no more.")

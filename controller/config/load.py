@@ -72,7 +72,8 @@ def _expand_variables(tree: Tree, lines: dict[str, str], problems: list[str]) ->
 
 def _names_a_place(path: variables.Path) -> bool:
     """Whether a value is code or a file: these are kept as found, so that a run's history names them."""
-    return _dotted(path) in (*FILES, *BUILT_IN) or path[:2] in (("evaluation", "data"), ("data", "sources"))
+    places = (*FILES, *BUILT_IN, "controller.keys")
+    return _dotted(path) in places or path[:2] in (("evaluation", "data"), ("data", "sources"))
 
 
 def _dotted(path: variables.Path) -> str:

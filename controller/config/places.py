@@ -29,6 +29,9 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
     """
     for dotted in FOLDERS:
         config = _with_home(config, dotted.split("."))
+    if config.controller.keys:  # `revoke` of the run finds the same folder from any other
+        keys = os.path.abspath(config.controller.keys)
+        config = config.model_copy(update={"controller": config.controller.model_copy(update={"keys": keys})})
     sections: dict[str, Section] = {}
     for dotted in (*FILES, *BUILT_IN):
         section_name, field = dotted.split(".")

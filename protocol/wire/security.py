@@ -139,6 +139,12 @@ def _trespass(directory: Path) -> str | None:
 
 def revoke(directory: Path, name: str) -> None:
     """Admit this key no more; a controller that is alive notices by itself. Raises: ConfigError."""
+    if not ((directory / "workers").is_dir() or (directory / "server.key").exists()):
+        what = "holds no keys" if directory.is_dir() else "is not there"
+        raise ConfigError(
+            f"{directory} {what}, so no key was revoked. Expected a folder of keys, as `launch.py keygen` "
+            "makes it, or the directory of a run that has `controller.keys`."
+        )
     grant, key = directory / "workers" / f"{name}.json", directory / f"{name}.key"
     is_one = NAME.fullmatch(name) and not RESERVED.fullmatch(name)  # server.key is none
     if not is_one or not (grant.exists() or key.exists()):

@@ -32,6 +32,7 @@ def refused(path: Path, config: Config, *overrides: str) -> str | None:
 def test_it_refuses_the_changes_that_the_run_would_refuse(tmp_path):
     config = half(tmp_path)
     assert refused(tmp_path, config, "trainer.ranks=2") is None
+    assert refused(tmp_path, config, "controller.keys=keys") is None  # absolute now, maybe relative there
     text = refused(tmp_path, config, "trainer.lr=0.5")
     with pytest.raises(ConfigError) as raised:
         read_past(tmp_path, change_config(config, ["trainer.lr=0.5"]))
