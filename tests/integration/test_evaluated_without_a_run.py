@@ -1,12 +1,25 @@
 """`launch.py eval` on real engines, agents and endpoints, each in a process of its own."""
 
 import json
+import shutil
 
 import pytest
+import torch
 from made_model import TASK, lay_model
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
 from controller.cli.main import main
+from protocol.settings import LoraSettings
 from tests.support.stub_endpoint import serving
+from workers.models.lora import (
+    MergedAdapter,
+    adapter_config,
+    read_adapter,
+    shapes_of,
+    target_layers,
+    tensor_names,
+)
 
 pytestmark = pytest.mark.thorough
 TASKS = TASK.parent
@@ -65,6 +78,40 @@ def test_a_checkpoint_answers_prompts_and_equal_calls_give_equal_figures(tmp_pat
     assert (line["prompts"], line["responses"], line["failed"]) == (8, 32, 0)
     assert 0 < line["reward/mean"] < 1
     assert evaluated(capsys, path, "--rows", "8", "--samples", "4") == (0, line)
+
+
+def lay_adapter(model, place):
+    """An adapter of random weights as a run saves it, and beside it the same, merged, as a whole model."""
+    lora = LoraSettings(rank=2, alpha=4.0)
+    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    layers = target_layers(plain, lora)
+    torch.manual_seed(3)
+    tensors = {}
+    for name, (rows, columns) in shapes_of(layers).items():
+        a, b = tensor_names(name)
+        tensors |= {a: torch.randn(2, columns), b: 0.3 * torch.randn(rows, 2)}
+    place.mkdir(parents=True)
+    (place / "adapter_config.json").write_text(json.dumps(adapter_config(lora, layers, model)))
+    save_file(tensors, place / "adapter_model.safetensors")
+    (place / ".complete").touch()
+    MergedAdapter(plain, lora, model).load(read_adapter(place, model))
+    merged = place.parent.parent / "merged"
+    shutil.copytree(model, merged)
+    plain.save_pretrained(merged)
+    return merged
+
+
+def test_an_adapter_answers_as_the_model_with_it_merged_in(tmp_path, capsys):
+    path = configured(tmp_path)
+    model = tmp_path / "one" / "model"
+    merged = lay_adapter(model, tmp_path / "one" / "checkpoints" / "step_5")
+    asked = (path, "--rows", "8", "--samples", "4")
+    code, line = evaluated(capsys, *asked)
+    assert code == 0
+    assert evaluated(capsys, *asked, "--checkpoint", str(merged)) == (0, line)
+    assert evaluated(capsys, *asked, "--checkpoint", str(model)) != (0, line)
+    assert main(["eval", *asked, f"model.path={merged}"]) == 2  # of the same shapes
+    assert "The adapter belongs to a model whose weight files" in capsys.readouterr().err
 
 
 def test_a_checkpoint_plays_episodes_that_fork(tmp_path, capsys):

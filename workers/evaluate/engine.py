@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from protocol.blame import without_stop
+from protocol.errors import ConfigError
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled
 from workers.engines.made_engine import make_engine
@@ -28,8 +29,9 @@ class LocalEngine:
 
     _engine: Engine
 
-    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
-        self._settings, self._directory = settings, model_directory
+    def __init__(self, settings: WorkerSettings, model_directory: str, adapter: str = "") -> None:
+        """`adapter`: directory of one that is put over the model; its `trainer.lora` is in the settings."""
+        self._settings, self._directory, self._adapter = settings, model_directory, adapter
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._waiting: dict[Key, tuple[LocalAnswer, asyncio.Future[LocalAnswer]]] = {}
         self._has_work = asyncio.Event()
@@ -37,9 +39,9 @@ class LocalEngine:
         self._count = 0
 
     async def __aenter__(self) -> Self:
-        """Raises: ConfigError if the engine cannot be made."""
+        """Raises: ConfigError if the engine cannot be made, or the adapter does not fit."""
         loop = asyncio.get_running_loop()
-        self._engine = await loop.run_in_executor(self._thread, make_engine, self._settings, self._directory)
+        self._engine = await loop.run_in_executor(self._thread, self._make)
         await self._tasks.__aenter__()
         self._stepping = self._tasks.create_task(self._step(), name="engine")
         return self
@@ -52,6 +54,22 @@ class LocalEngine:
             await self._tasks.__aexit__(kind, error, trace)
         finally:
             self._thread.shutdown()
+
+    def _make(self) -> Engine:
+        """In the engine's thread. Raises: ConfigError."""
+        engine = make_engine(self._settings, self._directory)
+        if not self._adapter:
+            return engine
+        from workers.models.lora import read_adapter  # with torch, which other engines may do without
+
+        try:
+            engine.load_weights(1, read_adapter(self._adapter, self._directory))
+        except ValueError as error:
+            raise ConfigError(
+                f"The adapter {self._adapter} cannot be put over the model {self._directory}: {error} "
+                "Expected the model that it was trained on: model.path=DIR."
+            ) from None
+        return engine
 
     async def generate(self, tokens: Sequence[int], most: int, *, seed: int) -> LocalAnswer:
         """What follows these tokens, at most so many. Raises: ValueError if the engine cannot take them."""

@@ -74,7 +74,7 @@ async def _player(stack: AsyncExitStack, settings: WorkerSettings, question: Map
             return EndpointResponses(settings, endpoint)
         return await stack.enter_async_context(EndpointEpisodes(settings, endpoint))
     directory = question["directory"]
-    engine = await stack.enter_async_context(LocalEngine(settings, directory))
+    engine = await stack.enter_async_context(LocalEngine(settings, directory, question["adapter"]))
     if not is_agent:
         return CheckpointResponses(settings, directory, engine)
     episodes = CheckpointEpisodes(settings, directory, engine, samples=question["samples"])

@@ -6,12 +6,15 @@ weights of the model, so nothing drifts. peft itself is not needed here.
 Source: LoRA (arXiv 2106.09685): weight + alpha / rank * B @ A.
 """
 
+import json
 import mmap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 import xxhash
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -131,6 +134,23 @@ def check_adapter(tensors: Tensors, shapes: Shapes, *, rank: int, digest: torch.
             f"The adapter belongs to a model whose weight files have the digest {theirs}; those here have "
             f"{ours}. Copy the trainer's model directory to this machine."
         )
+
+
+def read_adapter(directory: str | Path, model: str | Path) -> dict[str, torch.Tensor]:
+    """The adapter of a checkpoint as a policy version of the model that it was trained on.
+
+    That is the one that its file names, if it is on this machine, else `model`.
+    Raises: ConfigError if it cannot be read.
+    """
+    folder = Path(directory)
+    try:
+        named = Path(json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"])
+        tensors = load_file(folder / "adapter_model.safetensors")
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ConfigError(
+            f"The adapter {folder} cannot be read: {error}. Expected a whole checkpoint."
+        ) from None
+    return tensors | {DIGEST: model_digest(named if (named / "config.json").is_file() else model)}
 
 
 class MergedAdapter:

@@ -18,6 +18,7 @@ from controller.core.worker_settings import worker_settings
 from controller.data.held_out import HeldOut, read_held_out
 from controller.data.prompts import PromptSource
 from controller.durability.damage import newest_checkpoint
+from controller.host.offline.saved_adapter import ADAPTER_CONFIG, lora_of
 from protocol.asking import ask
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError, RunError, Unanswered
@@ -32,6 +33,7 @@ class Evaluee(NamedTuple):
     checkpoint: str = ""
     base_url: str = ""
     model: str = ""
+    adapter: str = ""  # found by `checked`: an adapter's directory; `checkpoint` is then the model below it
 
     def checked(self, config: Config) -> "Evaluee":
         """With the directory that is meant by none. Raises: ConfigError."""
@@ -49,20 +51,40 @@ class Evaluee(NamedTuple):
                 f"`rollout.engine: {name}` runs {OWN_ENVIRONMENT}. Serve the checkpoint with it and give "
                 "--base-url, or evaluate with rollout.engine=torch."
             )
-        return self._replace(checkpoint=str(_directory(self.checkpoint, config)))
+        directory = _directory(self.checkpoint, config)
+        if (directory / ADAPTER_CONFIG).is_file():
+            return self._replace(checkpoint=str(_model_below(directory, config)), adapter=str(directory))
+        return self._replace(checkpoint=str(directory))
 
 
 def _directory(given: str, config: Config) -> Path:
-    """Raises: ConfigError if no model is there."""
+    """Of a model, or of an adapter. Raises: ConfigError if none is there."""
     run = Path(config.run.dir) / config.run.name
-    newest = None if given else newest_checkpoint(run)
-    directory = Path(given or newest or run / config.model.path)  # where a factory's lies, too
-    if not (directory / "config.json").is_file():
+    newest = newest_checkpoint(run)
+    directory = Path(given or newest or _initial_model(config))
+    if not any((directory / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+        like = f", such as {newest}" if newest else ""
         raise ConfigError(
-            f"{directory} holds no model (no config.json). Expected --checkpoint DIR, such as "
-            f"{run}/checkpoints/step_20, or a run with a checkpoint, or `model.path` on this machine."
+            f"{directory} holds no model (no config.json) and no adapter (no {ADAPTER_CONFIG}). Expected "
+            f"--checkpoint DIR{like}, or a run with a checkpoint, or `model.path` on this machine."
         )
     return directory
+
+
+def _initial_model(config: Config) -> Path:
+    """Where a factory's lies, too."""
+    return Path(config.run.dir) / config.run.name / config.model.path
+
+
+def _model_below(adapter: Path, config: Config) -> Path:
+    """The model that an adapter was trained on, as the configuration has it. Raises: ConfigError."""
+    model = _initial_model(config)
+    if not (model / "config.json").is_file():
+        raise ConfigError(
+            f"{adapter} is an adapter, and the model below it is not at {model} (no config.json). Expected "
+            "that model on this machine: model.path=DIR."
+        )
+    return model
 
 
 def evaluate(
@@ -86,12 +108,17 @@ def evaluate(
     held_out = _read(config, rows)
     run = str(Path(config.run.dir) / config.run.name)
     settings = worker_settings(config, run, import_paths).model_copy(update={"is_colocated": False})
+    if evaluee.adapter:
+        lora = lora_of(Path(evaluee.adapter))
+        trainer = settings.trainer.model_copy(update={"lora": lora})
+        settings = settings.model_copy(update={"trainer": trainer})
     question = {
         "settings": settings.model_dump_json(),
         "rows": [json.loads(row) for row in held_out.rows],
         "samples": samples,
         "concurrency": concurrency or (config.agent.concurrency if config.agent.is_on else 64),
         "directory": evaluee.checkpoint,
+        "adapter": evaluee.adapter,
         "base_url": evaluee.base_url,
         "model": evaluee.model,
         "transcripts": transcripts,

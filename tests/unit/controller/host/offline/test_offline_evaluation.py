@@ -121,3 +121,35 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_answered(confi
             rows=1,
             transcripts=str(tmp_path / "none" / "t.jsonl"),
         )
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """That of the newest checkpoint, over a model that the run's factory made."""
+    step, model = (tmp_path / "runs" / "one" / name for name in ("checkpoints/step_2", "model"))
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    told = {"peft_type": "LORA", "r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj"]}
+    (step / "adapter_config.json").write_text(json.dumps(told))
+    (step / ".complete").write_text("")
+    return step
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_an_adapter_is_put_over_the_model_of_the_run_as_it_was_trained(config, asked, adapter, given):
+    evaluate(config, Evaluee(str(adapter) if given else ""), rows=1)
+    assert asked[-1]["directory"] == str(adapter.parents[1] / "model")
+    assert asked[-1]["adapter"] == str(adapter)
+    lora = json.loads(asked[-1]["settings"])["trainer"]["lora"]
+    assert (lora["rank"], lora["alpha"], lora["target_modules"]) == (4, 8.0, ["q_proj"])
+
+
+def test_an_adapter_without_its_model_is_told(config, adapter):
+    (adapter.parents[1] / "model" / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"step_2 is an adapter, and the model below it is not at "):
+        evaluate(config, Evaluee(), rows=1)
+
+
+def test_a_checkpoint_that_is_there_is_proposed(config, adapter):
+    with pytest.raises(ConfigError, match=rf"/none holds no model.*--checkpoint DIR, such as {adapter}, or"):
+        evaluate(config, Evaluee("/none"), rows=1)

@@ -1,0 +1,42 @@
+"""What the adapter of a checkpoint is: its width, its scale and its layers.
+
+Invariant: an adapter is read only if a run of StaleFlow could have made it; what would count otherwise is
+refused.
+"""
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from protocol.errors import ConfigError
+from protocol.settings import LoraSettings
+
+ADAPTER_CONFIG = "adapter_config.json"
+OTHERWISE = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+"""Keys of peft with which an adapter counts in another way than a run's."""
+
+
+def lora_of(directory: Path) -> LoraSettings:
+    """The settings with which the adapter in this folder was trained.
+
+    Raises: ConfigError if the file cannot be read, or no run trains such an adapter.
+    """
+    file = directory / ADAPTER_CONFIG
+    try:
+        told = json.loads(file.read_text())
+        others = [key for key in OTHERWISE if told.get(key)]
+        if told["peft_type"] != "LORA" or others:
+            what = ", ".join(others) or told["peft_type"]
+            raise ConfigError(
+                f"{file} has {what}, which no run trains. Expected the adapter of a checkpoint; merge any "
+                "other into its model with peft (merge_and_unload, save_pretrained), and evaluate the result."
+            )
+        return LoraSettings(
+            rank=told["r"], alpha=float(told["lora_alpha"]), target_modules=tuple(told["target_modules"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        what = " ".join(str(error).split())
+        raise ConfigError(
+            f"{file} cannot be read: {type(error).__name__}: {what}. Expected the adapter of a checkpoint."
+        ) from None
