@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from protocol.errors import ConfigError, NoAnswer, StaleFlowError
+from protocol.errors import ConfigError, NoAnswer, RunError, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import MAY_HEAR, Attach, Beat, Close, Drain, Message, Reattach, Role, Welcome
 from protocol.settings import WorkerSettings, load_settings
@@ -56,6 +56,7 @@ class Link:
         """Called when the controller asks this worker to leave."""
         self._inbox: deque[tuple[Message, Frames]] = deque()
         self._closed: LinkClosed | None = None
+        self._failure: RunError | None = None
         self._connection = Connection(
             endpoint, on_message=self._take, on_fault=self._blame, on_refusal=self._refused, key=key
         )
@@ -116,19 +117,26 @@ class Link:
         self._said_at = asyncio.get_running_loop().time()
 
     async def receive(self) -> tuple[Message, Frames]:
-        """The next message. Raises: LinkClosed."""
+        """The next message. Raises: LinkClosed; as `fail` was told."""
         while (item := self.receive_nowait()) is None:
             await self.arrived.wait()
         return item
 
     def receive_nowait(self) -> tuple[Message, Frames] | None:
-        """The next message, or None, which also clears `arrived`. Raises: LinkClosed."""
+        """The next message, or None, which also clears `arrived`. Raises: LinkClosed; as `fail` was told."""
+        if self._failure is not None:
+            raise self._failure
         if self._inbox:
             return self._inbox.popleft()
         if self._closed is not None:
             raise self._closed
         self.arrived.clear()
         return None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the conversation is over."""
+        return self._closed is not None
 
     @property
     def peer(self) -> PeerId:
@@ -146,6 +154,11 @@ class Link:
     def cut(self, reason: str) -> None:
         """The controller is known to be gone, sooner than its silence would tell."""
         self._close(LinkClosed(reason, True, may_reattach=True))
+
+    def fail(self, error: RunError) -> None:
+        """Something beside the worker has ended it: this is raised where it receives. It can still send."""
+        self._failure = error
+        self.arrived.set()
 
     async def flush(self, limit_s: float) -> bool:
         """Whether the controller acknowledged everything sent within `limit_s` seconds."""

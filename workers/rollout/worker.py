@@ -381,11 +381,7 @@ class RolloutWorker:
             directory = segment_directory(self._settings.run_dir, host=this_host(), base=weights.directory)
             sweep(weights.directory, keep=directory)
             self._weights_exchange = make_weights_exchange(
-                directory,
-                self._link,
-                self._settings,
-                is_writers=False,
-                on_restart=lambda endpoint: self._link.send(Serving(endpoint)),
+                directory, lambda: self._link, self._settings, is_writers=False
             )
         return self._weights_exchange
 

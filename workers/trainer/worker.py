@@ -149,11 +149,7 @@ class TrainerWorker:
             self._kept_aside = KeptAside(self._trainer, self._settings.run_dir)
             stack.callback(self._kept_aside.close)
         self._weights_exchange = make_weights_exchange(
-            self._publisher.directory,
-            link,
-            self._settings,
-            is_writers=True,
-            on_restart=lambda endpoint: link.send(Serving(endpoint)),
+            self._publisher.directory, lambda: link, self._settings, is_writers=True
         )
         stack.push_async_callback(self._weights_exchange.close)
         self._announce_survivors()

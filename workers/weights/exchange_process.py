@@ -1,8 +1,8 @@
 """A worker's handle on the process beside it that exchanges versions with other hosts.
 
-Invariants: it is started when the controller first asks for it, and once; it ends with the worker; a pull is
-answered once, in the order asked; an exchange that dies fails what it had in hand, in words, and is started
-again by the next order.
+Invariants: it is started when the controller first asks for it; it ends with the worker; a pull is answered
+once, in the order asked; a process that dies fails the pulls that it had in hand, in words, and is started
+again at once; one that dies MOST_DEATHS times and answers nothing between fails its worker.
 """
 
 import asyncio
@@ -14,9 +14,10 @@ from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from protocol.errors import WeightsError
+from protocol.errors import RunError, WeightsError
+from protocol.messages import Serving
 from protocol.segments import SHARED_MEMORY, has_room
 from protocol.settings import WorkerSettings
 from protocol.wire.endpoints import is_loopback
@@ -33,11 +34,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1 << 20  # bytes of one line
 KEPT_BASES = 1  # retired versions that stay for deltas, beside those that are in use
 SPARE_ROOM = 2  # versions that must still fit then
+MOST_DEATHS = 3  # in a row: something here ends it, whatever it is asked
 ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it again cost as much as the rest
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
+Answer = TypeVar("Answer")
 
 
 class Fetched(NamedTuple):
@@ -64,11 +67,12 @@ class WeightsExchangeProcess:
         is_writers: bool = False,
         deltas: bool = True,
         on_restart: Callable[[str], None] = lambda endpoint: None,
+        on_failure: Callable[[RunError], None] = lambda error: None,
     ) -> None:
         """An exchange that is started when it is needed.
 
         `address`: that of ours which others reach; `is_writers`: the folder is the trainer's; `on_restart` is
-        told of another endpoint.
+        told of another endpoint, `on_failure` that it has died too often.
         """
         self._orders = Orders(
             directory=str(directory), bind=address.endpoint, window_bytes=window_bytes, key=key,
@@ -76,36 +80,31 @@ class WeightsExchangeProcess:
         )  # fmt: skip
         self._bases: deque[int] = deque()  # retired, and kept for what differs from them
         self._address = address
-        self._on_restart = on_restart
-        self._is_closing = False
-        self._process: Process | None = None
-        self._listener: asyncio.Task[None] | None = None
-        self._endpoint: asyncio.Future[str] | None = None
+        self._on_restart, self._on_failure = on_restart, on_failure
+        self._is_closing = self._has_served = False
+        self._deaths = 0  # since its last answer
+        self._keeper: asyncio.Task[None] | None = None
+        self._process: Process | None = None  # while one lives
+        self._endpoint: asyncio.Future[str] | None = None  # of the one that lives, or of the next
         self._pulls: dict[int, asyncio.Future[Fetched]] = {}
         self._retired: dict[int, asyncio.Future[None]] = {}
         self.served_bytes = 0
         """Handed to others, as of the last version that was retired."""
 
     async def start(self) -> str:
-        """The endpoint at which it serves. Raises: WeightsError if it cannot start."""
+        """The endpoint at which it serves.
+
+        Raises: WeightsError if it cannot start; RunError if it has died too often.
+        """
         if self._endpoint is None:
-            self._endpoint = asyncio.get_running_loop().create_future()
-            path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-            self._process = await asyncio.create_subprocess_exec(
-                *self.command,
-                stdin=PIPE,
-                stdout=PIPE,
-                limit=LIMIT,
-                env=os.environ | ALLOCATOR | {"PYTHONPATH": path},
-            )
-            self._write(self._orders.model_dump(mode="json"))
-            self._listener = asyncio.create_task(self._listen(self._process), name="weights exchange")
-            _say(await self._endpoint, self._address)
-        return await self._endpoint
+            self._next_endpoint()
+            self._keeper = asyncio.create_task(self._keep(), name="weights exchange")
+        assert self._endpoint is not None
+        return await asyncio.shield(self._endpoint)
 
     async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
-        """Have a version on this host. Raises: WeightsError if no source has it."""
-        await self.start()
+        """Have a version on this host. Raises: WeightsError if no source has it; as `start`."""
+        await self._until_it_lives()
         if policy_version in self._bases:  # retired here, and wanted again: whoever publishes it says whether
             self._bases.remove(policy_version)
             self._write({"free": [policy_version]})
@@ -117,10 +116,11 @@ class WeightsExchangeProcess:
         """Let go of versions, and unless the folder is the trainer's, remove them; which ones these are.
 
         The one that was retired last is kept where there is room, as long as there are readers: the next is
-        told by it.
+        told by it. Raises: RunError if the process has died too often.
         """
-        if self._process is None or self._endpoint is None:
+        if self._endpoint is None:
             return [policy_version]
+        await self._until_it_lives()
         self._bases.append(policy_version)
         kept = KEPT_BASES if self._orders.deltas and self._has_room_beside(policy_version) else 0
         freed = [self._bases.popleft() for _ in range(len(self._bases) - kept)]
@@ -143,66 +143,146 @@ class WeightsExchangeProcess:
 
     async def close(self) -> None:
         """End the process."""
-        if self._process is None or self._listener is None:
-            return
-        assert self._process.stdin is not None
         self._is_closing = True
-        self._process.stdin.close()
-        await self._listener
+        if self._process is not None:
+            _let_end(self._process)
+        if self._keeper is not None:
+            await self._keeper
+
+    async def _until_it_lives(self) -> None:
+        """Raises: as `start`."""
+        await self.start()
+        while self._process is None:  # it has died just then
+            await self.start()
 
     def _write(self, order: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
 
-    async def _listen(self, process: Process) -> None:
+    async def _keep(self) -> None:
+        """Run the process, and again when it has died, until it is closed or has died too often."""
+        while True:
+            how = await self._live()
+            self._process, self._deaths = None, self._deaths + 1
+            for pull in self._pulls.values():
+                _settle(pull, WeightsError(how))
+            for retired in self._retired.values():
+                _settle(retired, None)
+            self._pulls, self._retired = {}, {}
+            if self._is_closing or not self._has_served:
+                self._next_endpoint().set_exception(WeightsError(how))
+                self._endpoint = None
+                return
+            if self._deaths >= MOST_DEATHS:
+                failure = RunError(
+                    f"{how} It has died {self._deaths} times in a row and answered nothing between, so it is "
+                    "not started again, and the worker ends."
+                )
+                self._next_endpoint().set_exception(failure)
+                self._on_failure(failure)
+                return
+            logger.warning("%s It is started again.", how)
+            self._next_endpoint()
+
+    def _next_endpoint(self) -> "asyncio.Future[str]":
+        """Where the next process serves; who waits for that already goes on waiting."""
+        if self._endpoint is None or self._endpoint.done():
+            self._endpoint = asyncio.get_running_loop().create_future()
+            self._endpoint.add_done_callback(lambda future: future.exception())  # nobody need wait
+        return self._endpoint
+
+    async def _live(self) -> str:
+        """One life of the process; how it ended."""
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=LIMIT,
+                env=os.environ | ALLOCATOR | {"PYTHONPATH": path},
+            )
+        except OSError as error:
+            return (
+                f"The process that exchanges policy versions cannot be started: {error}. Expected room for "
+                "one more process: look at the memory and the limits of this host."
+            )
+        self._write(self._orders.model_dump(mode="json"))
+        if self._is_closing:
+            _let_end(process)
         assert process.stdout is not None
-        async for line in process.stdout:
-            self._take(json.loads(line))
-        code = await process.wait()
-        error = WeightsError(
-            f"The process that exchanges policy versions ended with code {code}; expected it to live as long "
-            "as its worker. The worker's log may say why; it is started again."
+        try:
+            async for line in process.stdout:
+                self._take(json.loads(line))
+        except ValueError as error:
+            logger.error("The process that exchanges policy versions said no answer: %s.", error)
+            process.kill()
+        return (
+            f"The process that exchanges policy versions ended with code {await process.wait()}; expected it "
+            "to live as long as its worker. The worker's log may say why."
         )
-        has_served = self._endpoint is not None and self._endpoint.done()
-        for future in (self._endpoint, *self._pulls.values()):
-            if future is not None and not future.done():
-                future.set_exception(error)
-        for future in self._retired.values():
-            future.set_result(None)
-        self._endpoint, self._pulls, self._retired = None, {}, {}
-        if has_served and not self._is_closing:
-            self._on_restart(await self.start())
 
     def _take(self, words: dict[str, Any]) -> None:
         match words:
             case {"serving": endpoint}:
-                assert self._endpoint is not None
-                self._endpoint.set_result(endpoint)
+                self._next_endpoint().set_result(endpoint)
+                _say(endpoint, self._address)
+                if self._has_served:
+                    self._on_restart(endpoint)
+                self._has_served = True
             case {"pulled": version, "location": location, "refused": refused, "received_bytes": received}:
-                self._pulls.pop(version).set_result(Fetched(location, refused, received))
+                self._answer(self._pulls, version, Fetched(location, refused, received))
             case {"failed": version, "reason": reason}:
-                self._pulls.pop(version).set_exception(WeightsError(reason))
+                self._answer(self._pulls, version, WeightsError(reason))
             case {"retired": version, "served_bytes": served}:
                 self.served_bytes = served
-                self._retired.pop(version).set_result(None)
+                self._answer(self._retired, version, None)
+
+    def _answer(
+        self, asked: "dict[int, asyncio.Future[Answer]]", policy_version: int, answer: Answer | WeightsError
+    ) -> None:
+        self._deaths = 0
+        _settle(asked.pop(policy_version), answer)
+
+
+def _settle(future: "asyncio.Future[Answer]", answer: Answer | WeightsError) -> None:
+    """Tell whoever waits, if anybody does still."""
+    if future.done():
+        return
+    if isinstance(answer, WeightsError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+
+
+def _let_end(process: Process) -> None:
+    """It ends with its input."""
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def make_weights_exchange(
     directory: Path,
-    link: Link,
+    link: Callable[[], Link],
     settings: WorkerSettings,
     *,
     is_writers: bool,
-    on_restart: Callable[[str], None],
 ) -> WeightsExchangeProcess:
-    """The exchange of the worker behind this link, which is started when it is needed.
+    """The exchange of a worker, which is started when it is needed.
 
-    `settings`: of this worker. Raises: ConfigError if STALEFLOW_ADDRESS is none of this host's.
+    `link`: the one that the worker has by then; `settings`: of this worker. Raises: ConfigError if
+    STALEFLOW_ADDRESS is none of this host's.
     """
+    key = link().weights_key
+
+    def announce(endpoint: str) -> None:
+        if not link().is_closed:  # else whoever is found next asks
+            link().send(Serving(endpoint))
+
     address = address_to_announce(
-        link.endpoint,
-        is_private=link.weights_key is not None,
+        link().endpoint,
+        is_private=key is not None,
         wanted=settings.weights.host,
         bound=settings.bind_host,
     )
@@ -210,10 +290,11 @@ def make_weights_exchange(
         directory,
         address=address,
         window_bytes=settings.weights.window_mb << 20,
-        key=link.weights_key,
+        key=key,
         is_writers=is_writers,
         deltas=settings.weights.deltas,
-        on_restart=on_restart,
+        on_restart=announce,
+        on_failure=lambda error: link().fail(error),
     )
 
 

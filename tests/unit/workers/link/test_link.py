@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from protocol.errors import RunError
 from protocol.messages import Beat, MachineUse, Retire
 from workers.link.link import MEASURE_S, Link
 
@@ -73,3 +74,15 @@ async def test_a_stall_of_the_worker_is_not_held_against_the_controller(link):
     link._beat()
     assert link.sent == [Beat]
     assert link._closed is None
+
+
+async def test_what_ends_a_worker_from_beside_it_wakes_it_and_is_raised_where_it_receives(link):
+    link._take(Retire(1), ())
+    waiting = asyncio.ensure_future(link.receive())
+    await waiting
+    waiting = asyncio.ensure_future(link.receive())
+    link.fail(RunError("The process beside it has died."))
+    with pytest.raises(RunError, match="process beside it has died"):
+        await waiting
+    link.send(Retire(2))  # its last words
+    assert link.sent == [Retire]

@@ -1,0 +1,145 @@
+"""What a worker does when the process beside it that exchanges policy versions dies, or never lives."""
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+from test_rollout_worker import rollout
+from test_weights_channel import Hosts, Source, agents, hosts, is_same, source  # noqa: F401 - fixtures
+from worker_stand import Stand, exit_of
+
+from protocol.errors import RunError, WeightsError
+from protocol.messages import Ready, Serve, Serving, WorkerFailed
+from protocol.settings import WorkerSettings
+from workers.link.link import Link
+from workers.weights import exchange_process
+from workers.weights.exchange_process import COMMAND, MOST_DEATHS, make_weights_exchange
+
+Result = TypeVar("Result")
+LIVES = 'echo >> "$0"; [ $(wc -l < "$0") = 2 ] && exit 1; exec "$@"'
+
+
+async def within(waited: Awaitable[Result]) -> Result:
+    """What this comes to; nothing here takes three seconds, and what hangs fails."""
+    return await asyncio.wait_for(waited, 60.0)
+
+
+async def kill_exchange() -> None:
+    (process,) = agents()
+    process.kill()
+    await asyncio.to_thread(process.wait)
+
+
+async def test_an_exchange_that_cannot_be_started_says_so_to_each_who_asks(hosts: Hosts) -> None:  # noqa: F811
+    trainer = hosts.add("trainer")
+    trainer.command = ["/no/such/program"]
+    for _ in range(2):
+        with pytest.raises(WeightsError, match=r"cannot be started: .*No such file"):
+            await within(trainer.start())
+    trainer.command = COMMAND
+    assert (await within(trainer.start())).startswith("tcp://")
+
+
+async def test_one_that_says_what_is_no_answer_is_ended_in_words(hosts: Hosts) -> None:  # noqa: F811
+    trainer = hosts.add("trainer")
+    trainer.command = ["/bin/sh", "-c", "echo hello; exec cat > /dev/null"]
+    with pytest.raises(WeightsError, match="ended with code -9"):
+        await within(trainer.start())
+
+
+async def test_a_version_is_retired_while_its_killed_exchange_is_started_again(
+    hosts: Hosts,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer, retiring = hosts.add("trainer"), list[asyncio.Future[list[int]]]()
+    await within(trainer.start())
+    real = asyncio.create_subprocess_exec
+
+    async def start_again(*words, **options):
+        retiring.append(asyncio.ensure_future(trainer.retire(1)))
+        return await real(*words, **options)
+
+    monkeypatch.setattr(exchange_process.asyncio, "create_subprocess_exec", start_again)
+    await kill_exchange()
+    await within(hosts.restarted.get())
+    assert await within(retiring[0]) == [1]
+
+
+async def test_one_that_dies_again_before_it_serves_is_started_again(hosts: Hosts, tmp_path: Path) -> None:  # noqa: F811
+    trainer, reader = hosts.add("trainer"), hosts.add("reader")
+    trainer.command = ["/bin/sh", "-c", LIVES, str(tmp_path / "lives"), *COMMAND]
+    published, before = hosts.publish(1), await within(trainer.start())
+    await kill_exchange()
+    after = await within(hosts.restarted.get())
+    assert len((tmp_path / "lives").read_text()) == 3
+    fetched = await reader.fetch(1, published.digest, [before, after])
+    assert is_same(published, fetched.location)
+
+
+async def test_one_that_answers_between_its_deaths_is_started_again_each_time(hosts: Hosts) -> None:  # noqa: F811
+    trainer = hosts.add("trainer")
+    await within(trainer.start())
+    for version in range(MOST_DEATHS):
+        await kill_exchange()
+        await within(hosts.restarted.get())
+        await within(trainer.retire(version))
+    (process,) = agents()
+    assert process.status() != psutil.STATUS_ZOMBIE
+
+
+async def test_one_that_dies_whatever_it_is_asked_refuses_every_order_from_then_on(
+    hosts: Hosts,  # noqa: F811
+) -> None:
+    failures = asyncio.Queue[RunError]()
+    reader = hosts.add("reader", on_failure=failures.put_nowait)
+    await within(reader.start())
+    reader.command = ["/bin/false"]
+    await kill_exchange()
+    assert "It has died 3 times in a row and answered nothing between" in str(await within(failures.get()))
+    for order in (reader.start(), reader.fetch(1, "f" * 32, ["tcp://127.0.0.1:1"]), reader.retire(1)):
+        with pytest.raises(RunError, match=r"ended with code 1; .*3 times in a row"):
+            await within(order)
+    assert hosts.restarted.empty()
+
+
+async def test_a_pull_that_nobody_waits_for_any_more_stops_no_other(
+    hosts: Hosts,  # noqa: F811
+    source: Source,  # noqa: F811
+) -> None:
+    trainer, reader, old = hosts.add("trainer"), hosts.add("reader"), hosts.store.find(0)
+    given_up = asyncio.ensure_future(reader.fetch(0, old.digest, [source.endpoint]))
+    await asyncio.to_thread(source.socket.poll)  # it is asked for
+    given_up.cancel()
+    await asyncio.to_thread(source.refuse, b"it is retired")
+    endpoint, published = await within(trainer.start()), hosts.publish(1)
+    fetched = await within(reader.fetch(1, published.digest, [endpoint]))
+    assert is_same(published, fetched.location)
+
+
+async def test_one_that_is_started_again_while_the_controller_is_gone_serves_on(tmp_path: Path) -> None:
+    link = Link("tcp://127.0.0.1:1", "rollout")
+    parts = {key: {} for key in ("rollout", "reward", "trainer")}
+    settings = WorkerSettings(run_dir=str(tmp_path), seed=0, steps=1, model={"path": ""}, **parts)
+    exchange = make_weights_exchange(tmp_path / "here", lambda: link, settings, is_writers=False)
+    before = await within(exchange.start())
+    await link.aclose()
+    await kill_exchange()
+    assert await within(exchange.retire(1)) == [1]
+    assert await exchange.start() != before
+    await exchange.close()
+
+
+async def test_a_worker_whose_exchange_dies_again_and_again_fails_in_words(stand: Stand) -> None:
+    process = await stand.start("rollout", rollout=rollout("make"))
+    await stand.expect(Ready)
+    stand.send(Serve())
+    for _ in range(MOST_DEATHS):
+        await stand.expect(Serving)
+        await kill_exchange()
+    failed, _ = await stand.expect(WorkerFailed)
+    assert failed.reason.startswith("The process that exchanges policy versions ended with code -9")
+    assert "the worker ends" in failed.reason
+    assert (await exit_of(process))[0] == 1
