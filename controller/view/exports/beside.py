@@ -12,6 +12,7 @@ import secrets
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = (sys.executable, "-P", "-m", "controller.view.exports.outgoing")
 NICE = 10
 MORE_S = 5.0  # than it gives itself
+AT_ONCE = 65_536  # bytes
+MOST_CHARS = 2_000  # of what it says in one line: an error of a tracker may have any length
+UTF8 = getincrementaldecoder("utf-8")
 
 Tell = Callable[[str], None]
 
@@ -95,8 +99,12 @@ def _log_file(run: Path) -> IO[bytes]:
 async def _hear(process: Process, run: Path, on_warning: Tell) -> None:
     """What it says is for people; its end before the run's is one more sentence."""
     assert process.stdout is not None
-    while line := await process.stdout.readline():
-        on_warning(line.decode(errors="replace").strip())
+    decoder, rest = UTF8(errors="replace"), ""
+    while part := await process.stdout.read(AT_ONCE):  # in pieces: a line may have any length
+        *lines, rest = (rest + decoder.decode(part)).split("\n")
+        rest = rest[:MOST_CHARS]
+        for line in lines:
+            on_warning(line[:MOST_CHARS].strip())
     code = await process.wait()
     if code:
         on_warning(

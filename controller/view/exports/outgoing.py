@@ -5,7 +5,8 @@
 Standard input has one line of JSON, and then nothing until the run ends.
 
 Invariants: it only reads the run; whatever a tracker or a webhook does, the run and the others do not notice;
-what a person should know is one line on standard output; it ends with the run, and within END_S after.
+what a person should know is one line on standard output, and what a tracker prints goes to standard error; it
+ends with the run, and within END_S after.
 """
 
 import json
@@ -145,7 +146,14 @@ class Looker:
 
 def main() -> None:
     """Send until standard input ends, as it does with the run, however that ends."""
-    looker = Looker(Outgoing(**json.loads(sys.stdin.readline())), tell=_say)
+    words = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever prints to standard output prints to standard error
+
+    def say(text: str) -> None:
+        with suppress(BrokenPipeError):  # the controller was killed, and nobody listens
+            words.write(" ".join(text.split()) + "\n")
+
+    looker = Looker(Outgoing(**json.loads(sys.stdin.readline())), tell=say)
     while True:
         ready, _, _ = select.select([0], [], [], LOOK_S)
         if ready and not os.read(0, 1):
@@ -153,11 +161,6 @@ def main() -> None:
         looker.look()
     looker.finish()
     os._exit(0)  # a tracker that hangs has a thread that nothing ends
-
-
-def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # the controller was killed, and nobody listens
-        print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from protocol.errors import ConfigError
 from protocol.importing import load_object
 
 BUILT_IN = TRACKERS
+MOST_CHARS = 1_000  # of what a tracker has raised
 Line = dict[str, Any]
 Tell = Callable[[str], None]
 
@@ -94,7 +95,7 @@ class Sending:
         try:
             self._follow(self._make())
         except Exception as error:  # somebody else's code: whatever it is, it must not reach the others
-            cause = f"{type(error).__name__}: {str(error).rstrip('.')}"
+            cause = f"{type(error).__name__}: {str(error)[:MOST_CHARS].rstrip('.')}"
             self._tell(
                 f"The tracker {self.name} gets nothing more: {cause}. The run goes on; "
                 f"`launch.py export RUN --to {self.name}` sends all of it later."

@@ -79,6 +79,44 @@ async def test_a_process_that_cannot_start_or_dies_is_one_sentence(tmp_path, mon
         assert words in warned[0]
 
 
+async def test_a_line_of_any_length_is_heard_to_its_bound_and_so_is_the_one_behind_it(tmp_path, monkeypatch):
+    run, warned = run_in(tmp_path), []
+    config = Config.model_validate({"logging": {"trackers": ("tensorboard",)}})
+    monkeypatch.setattr(beside, "PROGRAM", ("/bin/sh", "-c", "printf %0200000d 7; echo; echo the last"))
+    async with asyncio.timeout(LIMIT_S), exports_beside(run, config, on_warning=warned.append):
+        pass
+    assert warned == ["0" * beside.MOST_CHARS, "the last"]
+
+
+TRACKER = """
+class Tracker:
+    def begin(self, lines): raise ValueError("of several" + chr(10) + "lines, " + "y" * 70_000)
+    def step(self, line): pass
+    def evaluation(self, line): pass
+    def close(self): pass
+
+def make(run, config, run_id):
+    print("the configuration is", config)
+    print("x" * 70_000)
+    return Tracker()
+"""
+
+
+async def test_what_a_tracker_prints_is_in_its_log_and_what_ends_it_is_one_sentence_of_any_length(tmp_path):
+    run, warned = run_in(tmp_path), []
+    (tmp_path / "my_tracker.py").write_text(TRACKER)
+    config = Config.model_validate({"logging": {"trackers": (f"{tmp_path}/my_tracker.py:make",)}})
+    put(run, 1)
+    async with asyncio.timeout(LIMIT_S), exports_beside(run, config, on_warning=warned.append):
+        pass
+    (sentence,) = warned
+    assert "of several lines, yyy" in sentence
+    assert sentence.endswith("sends all of it later.")
+    printed = (run / "logs" / "exports.log").read_text()
+    assert "the configuration is" in printed
+    assert "x" * 70_000 in printed
+
+
 def wanted_of(run, **more):
     return Outgoing(run=str(run), run_id="id", config={"staleness": {"max_staleness": 1}}, **more)
 
