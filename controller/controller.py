@@ -117,11 +117,14 @@ class Controller:
                 "This Controller has been entered before, and its run is over. Expected a new Controller for "
                 "each `async with`: it goes on with a run that is not finished."
             )
-        await self._shell.open()
-        self._of_run = copy_context()
-        await self._beside.enter_async_context(
-            exports_beside(self._shell.directory.path, self.config, on_warning=self._on_warning)
-        )
+        async with AsyncExitStack() as stack:
+            await self._shell.open()
+            stack.callback(self._shell.close)
+            self._of_run = copy_context()
+            await stack.enter_async_context(
+                exports_beside(self._shell.directory.path, self.config, on_warning=self._on_warning)
+            )
+            self._beside = stack.pop_all()
         # not a TaskGroup: it would wrap what the caller's own block raises
         self._run = asyncio.create_task(self._shell.run(), name="controller")
         self._run.add_done_callback(lambda _: self._steps.put_nowait(None))

@@ -28,7 +28,6 @@ from typing import Any
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core import commands, events
-from controller.core.commands import Command
 from controller.core.core import Core
 from controller.core.events import Event
 from controller.core.worker_settings import with_secrets, worker_settings
@@ -62,7 +61,7 @@ log = logging.getLogger("staleflow.controller")
 
 
 class Shell:
-    """One run: `open`, then `run` to its end."""
+    """One run: `open`, then `run` to its end, or else `close`."""
 
     def __init__(
         self,
@@ -82,8 +81,7 @@ class Shell:
         """What summary.json says; empty until the end."""
         self._config = config
         self._written = config.as_written()  # what the core and all files know: it holds no secrets
-        self._iterable = prompts
-        self._import_paths = import_paths
+        self._iterable, self._import_paths = prompts, import_paths
         self._on_step, self._on_warning, self._on_progress = on_step, on_warning, on_progress
         self._on_evaluation = on_evaluation
         self._stack = ExitStack()
@@ -95,8 +93,7 @@ class Shell:
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
         self.has_begun = False  # whether the initial model is there, and the core at work
         self._over = asyncio.Event()
-        self._is_success = False
-        self._reason = ""
+        self._is_success, self._reason = False, ""
 
     async def open(self) -> None:
         """Take the run directory, listen, and find the prompts. Raises: ConfigError; nothing is left then."""
@@ -138,6 +135,10 @@ class Shell:
             self._start = time.monotonic() - (past.now if past else 0.0)
             leave_what_is_there()
             self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Let go of what `open` has taken; a run does that at its end."""
+        self._stack.close()
 
     def _listen(self, stack: ExitStack) -> None:
         descriptors, controller = raise_limit(), self._config.controller
@@ -289,7 +290,7 @@ class Shell:
 
     # -- commands ------------------------------------------------------------------------------------------
 
-    def _execute(self, command: Command) -> None:
+    def _execute(self, command: commands.Command) -> None:
         match command:
             case commands.Send(peer, message):
                 if isinstance(message, Close):
@@ -320,8 +321,7 @@ class Shell:
                 self.directory.append_evaluation(metrics)
                 self._on_evaluation(metrics)
             case commands.Warn(text):
-                log.warning(text)
-                self._on_warning(text)
+                self._on_refusal(text)
             case commands.Progress(fraction, text):
                 self._on_progress(fraction, text)
             case commands.Finish(is_success, reason):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from controller import Controller
@@ -162,22 +163,48 @@ async def test_steps_of_a_run_that_has_not_begun_are_an_error_in_words(tmp_path)
         await asyncio.wait_for(anext(controller.train()), 5)
 
 
-async def test_a_controller_is_entered_once(tmp_path):
+def of_nobody(tmp_path, **settings) -> Config:
+    """A run without workers, whose initial model nobody can make."""
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
     tree = {
-        "run": {"dir": str(tmp_path)},
+        "run": {"dir": str(tmp_path), "name": "run"},
         "data": {"path": str(tmp_path / "rows.jsonl")},
         "model": {"factory": "nowhere:make"},
         "rollout": {"instances": 0},
         "trainer": {"local": False},
         "reward": {"workers": 0},
     }
-    controller = Controller(Config.model_validate(tree))
+    return Config.model_validate(tree | settings)
+
+
+async def test_a_controller_is_entered_once(tmp_path):
+    controller = Controller(of_nobody(tmp_path))
     with pytest.raises(RunError, match="No module named 'nowhere'"):
         await to_the_end(controller)
     with pytest.raises(RuntimeError, match=r"entered before.*Expected a new Controller"):
         await to_the_end(controller)
     assert controller.summary["ending"] == "failed"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+async def test_a_controller_that_was_not_entered_leaves_the_run_to_the_next(tmp_path, monkeypatch, how):
+    config, real = of_nobody(tmp_path, notify={"command": ("/bin/true",)}), asyncio.create_subprocess_exec
+
+    async def entered_no_further(*words, **options):
+        if how == "failed":
+            raise ValueError("embedded null byte")
+        entering.cancel()
+        return await real(*words, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", entered_no_further)
+    entering = asyncio.ensure_future(Controller(config).__aenter__())
+    with pytest.raises((asyncio.CancelledError, ValueError)):
+        await entering
+    held = [file.path for file in psutil.Process().open_files() if file.path.startswith(str(tmp_path))]
+    assert [path for path in held if path != config.data.path] == []
+    monkeypatch.undo()
+    async with Controller(config) as controller:
+        assert controller.run_dir == tmp_path / "run"
 
 
 async def to_the_end(controller: Controller) -> None:
