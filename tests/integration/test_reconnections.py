@@ -10,6 +10,7 @@ from pathlib import Path
 from socket import IPPROTO_TCP, TCP_USER_TIMEOUT, socket
 
 import psutil
+import zmq
 from test_transport import LIMIT_S, Ends
 
 from protocol.messages import Beat, PromptsEncoded, Ready, Retire, Train
@@ -238,7 +239,7 @@ asyncio.run(main())
         await asyncio.wait_for(process.stdout.readline(), LIMIT_S)
         process.kill()
         await process.wait()
-        await asyncio.sleep(2 * 1.0)  # twice the time between two heartbeats, if there were any
+        assert ends.server._socket.getsockopt(zmq.HEARTBEAT_IVL) == 0, "none can be due on the ended link"
         del ends.server._drain
         ends.server._is_scheduled = False
         ends.server.kick()

@@ -6,6 +6,7 @@ import os
 from controller.core.state.snapshot import Alarm
 from controller.view import shown_run
 from controller.view.shown_run import ShownRun
+from controller.view.written import SILENT_S
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
 from tests.support.shown_run import recorded
@@ -84,17 +85,21 @@ def test_looks_at_the_newest_event_and_at_no_other_are_what_a_journal_is_read_ah
     assert len(looks) == 1
 
 
-def test_a_controller_that_lives_and_writes_nothing_is_named_now_and_in_no_moment_before(tmp_path):
+def test_a_controller_that_lives_and_writes_nothing_is_named_now_and_in_no_moment_before(
+    tmp_path, monkeypatch
+):
     run = begun(tmp_path / "run")
     run.run(until=lambda: run.core.state.steps >= 2)
     shown = ShownRun(tmp_path / "run")
-    now = shown.now({})
-    assert now["quiet_s"] < 15
-    assert now["alarms"] == []
     for file in (tmp_path / "run").glob("run.db*"):
         os.utime(file, (1e9, 1e9))
+    monkeypatch.setattr(shown_run.time, "time", lambda: 1e9 + SILENT_S - 1)
+    now = shown.now({})
+    assert now["quiet_s"] == SILENT_S - 1
+    assert now["alarms"] == []
+    monkeypatch.setattr(shown_run.time, "time", lambda: 1e9 + SILENT_S)
     late = shown.now({})
-    assert late["quiet_s"] > 1e6
+    assert late["quiet_s"] == SILENT_S
     assert [one["owner"] for one in late["alarms"]] == ["controller"]
     assert shown.now({"step": "1"})["alarms"] == []
     run.close()

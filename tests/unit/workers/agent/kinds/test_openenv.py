@@ -9,6 +9,7 @@ from protocol.errors import ConfigError
 from tests.unit.workers.agent.kinds.test_agent_kinds import play
 from workers.agent.kinds.chosen_kind import KINDS, load_agent, make_episode
 from workers.agent.kinds.results import Returned
+from workers.agent.policy import AgentPolicy
 
 
 class Guess(BaseModel):
@@ -148,18 +149,21 @@ def test_the_kind_goes_by_what_the_object_has_and_ids_are_not_imported():
 
 
 def test_an_episode_that_is_ended_closes_its_environment():
-    class Slow:
-        async def ask(self, question):
-            await asyncio.Event().wait()
-
     async def ended():
-        from workers.agent.policy import AgentPolicy
+        is_asked = asyncio.Event()
+
+        class Slow:
+            async def ask(self, question):
+                is_asked.set()
+                await asyncio.Event().wait()
 
         task = asyncio.create_task(make_episode(Hidden, options=WORDS)(AgentPolicy(Slow(), seed=1), {}))
-        while Hidden.closed == before and not task.done():
-            await asyncio.sleep(0)
-            task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await is_asked.wait()
+        assert Hidden.closed == before
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     before = Hidden.closed
     asyncio.run(asyncio.wait_for(ended(), 300))
+    assert Hidden.closed == before + 1

@@ -129,7 +129,7 @@ def test_an_exact_evaluation_holds_its_instance_at_its_version_and_the_version_i
     assert run.core.evaluation.pending == 1
     for route in routes:
         run.end(route)
-    assert not run.sent(messages.Pull) or run.sent(messages.Pull)[0].policy_version == 1
+    assert [pull.policy_version for pull in run.sent(messages.Pull)] == [1]
     assert run.core.state.registry.workers["rollout-0"].pulling == 1
     assert not run.sent(messages.Retire)  # until it is scored: a lost response would need it
 
