@@ -116,8 +116,3 @@ def _returns(rewards: Sequence[float], discount: float) -> list[float]:
         total = reward + discount * total
         found.append(total)
     return found[::-1]
-
-
-def grpo(rewards: Sequence[float]) -> list[float]:
-    """The advantages of the default algorithm."""
-    return group_advantages(rewards, baseline="group_mean", scale="group_std")

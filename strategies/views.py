@@ -28,11 +28,6 @@ class InstanceView(NamedTuple):
     waiting: int = 0  # trajectories in the engine's own queue, by its last report
 
 
-def with_sibling(view: InstanceView) -> InstanceView:
-    """The same instance, on which a member of the work's group runs; each route asks for some."""
-    return InstanceView(*view[:8], True, *view[9:])
-
-
 class WorkView(NamedTuple):
     """One trajectory that waits for an instance."""
 

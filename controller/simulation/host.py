@@ -98,7 +98,7 @@ class Simulation:
         """
         self.core = core or Core(config, load_strategies(config))
         self._is_begun = core is not None
-        self._config, self._now = config, now
+        self._now = now
         self.cluster = Cluster(config, seed)
         self._desk = Desk(config.simulation.event_s, take=self._step, on=self._on)
         self._rng = random.Random(seed)

@@ -5,7 +5,6 @@ process of ours begins by raising it to the hard one, and its children inherit t
 """
 
 import errno
-import os
 import resource
 from pathlib import Path
 from typing import NamedTuple
@@ -63,12 +62,3 @@ def raise_limit() -> DescriptorLimit:
 def are_spent(error: OSError) -> bool:
     """Whether it failed for want of descriptors, of this process or of the machine: later it may not."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
-
-
-def is_one_left() -> bool:
-    """Whether this process can open another file now."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError as error:
-        return not are_spent(error)
-    return True

@@ -45,7 +45,6 @@ class PromptLengths:
         self._usual: dict[int, tuple[float, float]] = {}  # source -> (weight, mean log)
         # decayed sums over groups whose prompt was remembered: of 1, remembered, came, and products
         self._sums = [0.0] * 5
-        self.forgotten = 0  # prompts that lost their place to others
 
     def __len__(self) -> int:
         return self._table.count
@@ -69,7 +68,7 @@ class PromptLengths:
             count += seen
         elif 2 * self._table.count >= self._table.room and self._table.sets < self._most_sets:
             self._table = self._table.doubled()
-        self.forgotten += self._table.put(prompt, came, min(count, REMEMBERED))
+        self._table.put(prompt, came, min(count, REMEMBERED))
 
     def expect(self, prompts: Sequence[tuple[int, int]]) -> list[Expectation]:
         """The expectation for each (prompt, source)."""
@@ -138,22 +137,20 @@ class PromptTable:
         logs, seen = (np.where(there, column[rows, places], 0.0) for column in (self._logs, self._seen))
         return logs.tolist(), seen.tolist()
 
-    def put(self, prompt: int, log: float, seen: float) -> bool:
-        """Remember; returns whether another prompt had to be forgotten for it."""
+    def put(self, prompt: int, log: float, seen: float) -> None:
+        """Remember; where its set is full, what was met longest ago in it is forgotten."""
         row = prompt % self.sets
         keys = self._keys[row].tolist()
         self._puts += 1
-        is_lost = False
         if prompt in keys:
             place = keys.index(prompt)
         elif 0 in keys:
             place = keys.index(0)
             self.count += 1
         else:
-            place, is_lost = int(self._met[row].argmin()), True
+            place = int(self._met[row].argmin())
         self._keys[row, place], self._met[row, place] = prompt, self._puts
         self._logs[row, place], self._seen[row, place] = log, seen
-        return is_lost
 
     def doubled(self) -> "PromptTable":
         """The same prompts in a table of twice as many sets."""

@@ -8,6 +8,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from protocol.algorithms import ALGORITHMS
 from protocol.settings import LoraSettings
+from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import SHAPE, make_batch, model_directory, settings  # noqa: F401 - two are fixtures
 from workers.trainer import packed_forward
 from workers.trainer.losses import logprobs
@@ -36,7 +37,7 @@ def both(monkeypatch, settings):  # noqa: F811
             monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", elements)
             trainer = Trainer(settings(temperature=temperature, **options), str(directory))
             metrics = [trainer.train_step(*make_batch(seed=v, train_version=v)) for v in range(2)]
-            found.append((metrics, trainer.state_for_publish()))
+            found.append((metrics, state_of(trainer)))
             assert bool(passes) == (is_chunked and len(found) == 2)
         return found
 

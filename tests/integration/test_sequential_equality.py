@@ -15,6 +15,7 @@ from protocol.importing import load_object
 from protocol.messages import Segment, Train, TrainItem
 from protocol.settings import WorkerSettings
 from strategies.outcomes import group_advantages
+from tests.support.published_state import state_of
 from workers.engines.interface import Generation, Key
 from workers.engines.torch import make_engine
 from workers.trainer.trainer import Trainer
@@ -36,7 +37,7 @@ def sequential_losses(config, model: Path) -> list[tuple[float, float, list[int]
     engine, trainer = make_engine(settings, str(model)), Trainer(settings, str(model))
     out = []
     for step in range(STEPS):
-        engine.load_weights(step, trainer.state_for_publish())
+        engine.load_weights(step, state_of(trainer))
         groups = list(range(step * config.trainer.batch_groups, (step + 1) * config.trainer.batch_groups))
         batch = list(islice(rows, len(groups)))
         prompts = [tokenizer(row["prompt"])["input_ids"] for row in batch]

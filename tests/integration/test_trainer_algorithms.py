@@ -11,6 +11,7 @@ import torch
 
 from protocol.algorithms import ALGORITHMS
 from protocol.errors import ConfigError, RunError
+from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, on_policy, settings  # noqa: F401 - two are fixtures
 from workers.trainer.worker import Trainer, make_trainer
 
@@ -56,7 +57,7 @@ def test_the_pass_that_trains_gives_the_proximal_logprobs_of_a_single_minibatch(
                 monkeypatch.setattr(f"workers.trainer.{module}.needs_own_pass", lambda options: True)
         trainer = make(rejection="sequence", rejection_bounds=(0.8, 1.25), importance_level="sequence")
         metrics = [trainer.train_step(*make_batch(seed=v, train_version=v)) for v in range(2)]
-        outcomes.append((metrics, trainer.state_for_publish()))
+        outcomes.append((metrics, state_of(trainer)))
     (rows, rows_state), (whole, whole_state) = outcomes
     assert rows[0]["tokens/rejected_share"] > 0
     assert [line.keys() for line in rows] == [line.keys() for line in whole]
@@ -73,7 +74,7 @@ def test_on_policy_every_proximal_policy_gives_the_same_step(make, proximal):
         trainer = make(proximal=name)
         metrics = trainer.train_step(*on_policy(trainer))
         assert metrics["importance_weight/ess"] == pytest.approx(1, abs=1e-5)
-        states.append(trainer.state_for_publish())
+        states.append(state_of(trainer))
     assert all(torch.allclose(states[0][name], states[1][name], atol=1e-5) for name in states[0])
 
 
@@ -124,8 +125,8 @@ def test_kl_in_the_reward_holds_it_too(make):
             train, frames = on_policy(trainer, seed=version, train_version=version, advantage=favour_three)
             trainer.train_step(train, frames)
         reference, rows = trainer._reference, []
-        for name in trainer.state_for_publish():
-            moved = trainer.state_for_publish()[name] - reference.state_dict()[name].full_tensor()
+        for name in state_of(trainer):
+            moved = state_of(trainer)[name] - reference.state_dict()[name].full_tensor()
             rows.append(moved.square().sum())
         distances[coefficient] = torch.stack(rows).sum().item()
     assert 0 < distances[1.0] < distances[1e-9]

@@ -9,6 +9,7 @@ import torch
 
 from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.messages import Train, TrainAhead
+from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, settings  # noqa: F401 - two are fixtures
 from workers.trainer.worker import Trainer, begin_checkpoint, make_trainer
 
@@ -83,7 +84,7 @@ def test_a_batch_in_parts_learns_what_the_whole_does(make, options):
         assert found["loss"] == pytest.approx(expected["loss"], abs=1e-6, rel=0)
         assert found == pytest.approx(expected, abs=1e-6, rel=1e-5)
         assert parts.seconds["ahead"] > 0
-    ours, theirs = parts.state_for_publish(), whole.state_for_publish()
+    ours, theirs = state_of(parts), state_of(whole)
     assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) < 1e-6
     assert expected["grad_norm"] > 0
     assert 0 < expected.get("tokens/rejected_share", 0.5) < 1 or options.get("rejection") is None
@@ -91,16 +92,16 @@ def test_a_batch_in_parts_learns_what_the_whole_does(make, options):
 
 def test_weights_stay_and_can_be_saved_while_a_part_is_ahead(make, settings, model_directory):  # noqa: F811
     trainer = make(streaming=True)
-    before = trainer.state_for_publish()
+    before = state_of(trainer)
     train, frames = batch_of(0)
     (part, some), (last, payload) = in_parts(train, frames, PARTS[1])
     trainer.train_ahead(part, some)
-    assert all(torch.equal(tensor, before[n]) for n, tensor in trainer.state_for_publish().items())
+    assert all(torch.equal(tensor, before[n]) for n, tensor in state_of(trainer).items())
     trainer.save_checkpoint(0)
     trainer.train_step(last, payload)
     successor = make_trainer(settings(streaming=True), str(model_directory))  # it gets the whole
     successor.train_step(train, frames)
-    ours, theirs = trainer.state_for_publish(), successor.state_for_publish()
+    ours, theirs = state_of(trainer), state_of(successor)
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in ours)
 
 
@@ -110,10 +111,10 @@ def test_a_part_that_is_not_finite_skips_the_step_and_the_third_writes_out_the_w
         train, frames = make_batch(train_version=version, groups=GROUPS, size=3)
         bad = tuple(i._replace(outcome=math.inf) if i.group == 4 else i for i in train.items)
         if version < 2:
-            before = trainer.state_for_publish()
+            before = state_of(trainer)
             metrics = train_in_parts(trainer, replace(train, items=bad), frames, PARTS[0])
             assert metrics["skipped_steps"] == 1
-            assert all(torch.equal(tensor, before[n]) for n, tensor in trainer.state_for_publish().items())
+            assert all(torch.equal(tensor, before[n]) for n, tensor in state_of(trainer).items())
         else:
             with pytest.raises(RunError, match="3 optimizer steps in a row"):
                 train_in_parts(trainer, replace(train, items=bad), frames, PARTS[0])

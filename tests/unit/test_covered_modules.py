@@ -20,6 +20,7 @@ integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connected_verifiers.py: workers/agent/kinds/verifiers workers/agent/kinds/verifiers_policy
 integration/test_connection_floods.py: protocol/wire/server
 integration/test_evaluated_without_a_run.py: workers/evaluate/checkpoint
+unit/controller/config/test_config_strategies.py: strategies/views
 unit/workers/evaluate/test_evaluator.py: workers/evaluate/played
 integration/test_forks.py: controller/host/forks workers/host/fork_server workers/models/renewal
 integration/test_fuzzed_server.py: protocol/wire/sockets

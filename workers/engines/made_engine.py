@@ -5,7 +5,7 @@ from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 from protocol.settings import WorkerSettings
-from workers.engines.interface import Engine, ReleasingEngine, check_new
+from workers.engines.interface import Engine, EngineFactory, ReleasingEngine, check_new
 
 
 def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
@@ -13,10 +13,11 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
     name = settings.rollout.engine
     built_in = ENGINES.get(name)
     if built_in is not None:
-        make = load_object(built_in.colocated if settings.is_colocated else built_in.factory)
+        name_of_factory = built_in.colocated if settings.is_colocated else built_in.factory
     else:
-        make = load_object(name)
-    engine: Engine = without_stop(make, settings, model_directory)  # this may be a thread
+        name_of_factory = name
+    make: EngineFactory = load_object(name_of_factory)
+    engine = without_stop(make, settings, model_directory)  # this may be a thread
     if settings.is_colocated and not isinstance(engine, ReleasingEngine):
         raise ConfigError(
             f"`placement` is colocated, and the engine that {name} made has no `release`; expected one as "

@@ -49,7 +49,6 @@ class RewardMixture:
             for one in rewards
         ]
         self._has_parts = any(not isinstance(one, FunctionReward) for one in rewards) or len(rewards) > 1
-        self._chooses = any(one.when for one in rewards)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

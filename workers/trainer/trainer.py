@@ -5,7 +5,7 @@ Invariants:
 - Master weights are float32; `model.dtype` is the precision of what is published.
 - An optimizer step whose loss or gradient is not finite is skipped, counted and named; the weights stay the
   same. Three in a row end the run, with the batch written out.
-- What `state_for_publish` returns is a private copy: the next step does not touch it.
+- What is published is copied before a step changes a weight of it (`hold_weights`).
 - Dropout is off: it would make the proximal and the updated logprobs differ for no reason.
 """
 
@@ -44,7 +44,6 @@ from workers.trainer.sequence.shared_rows import shared_logprobs
 from workers.trainer.sharding import (
     accumulated,
     forward_dtype,
-    gather,
     make_optimizer,
     reshard,
     shard,
@@ -193,11 +192,6 @@ class Trainer:
     def hold_weights(self, copied: Callable[[], object]) -> None:
         """Call `copied` before the next change of a weight; it returns when they may be changed."""
         self._copied = copied
-
-    def state_for_publish(self) -> dict[str, torch.Tensor]:
-        """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""
-        dtype = getattr(torch, self._settings.model.dtype)
-        return gather(self.tensors_for_publish(), self.ranks, dtype=dtype)
 
     def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
         """Copy what belongs to a checkpoint to host memory; returns the call that writes it.

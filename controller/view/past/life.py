@@ -80,13 +80,6 @@ class LifeReader:
         return life
 
 
-def life_of(recording: Recording, group: int, begin: Beginning | None = None) -> Life:
-    """From the row that was read to the last word about it. Raises: RunError if nothing names the group."""
-    life = LifeReader(recording, group, begin).read()
-    assert life is not None, "it is never late"
-    return life
-
-
 def _made_s(recording: Recording, version: int, after: int) -> float | None:
     """The second at which a train step made this version, behind an event; None if none has."""
     mark = bytes((messages.TrainStepFinished.tag,)) + FIELDS + msgpack.packb(version)

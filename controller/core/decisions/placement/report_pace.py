@@ -8,18 +8,26 @@ up at once and down late; who is told per step is bounded, and the others are to
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import log2
 
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from protocol.messages import Report
-from protocol.settings import FASTEST_PROGRESS_S, FASTEST_STATUS_S
+from protocol.settings import FASTEST_PROGRESS_S, FASTEST_STATUS_S, SLOWEST_STATUS_S
 
 RESPONSES_PER_S = 8_192  # that a controller hears of: a small share of a core
 SLOWEST_S = 2.0
-STEPS = tuple(FASTEST_PROGRESS_S * 2 ** (step / 2) for step in range(5))
+
+
+def _steps(fastest_s: float, slowest_s: float) -> tuple[float, ...]:
+    """Paces from the one to the other, each slower than the one before by the root of 2."""
+    return tuple(fastest_s * 2 ** (step / 2) for step in range(round(2 * log2(slowest_s / fastest_s)) + 1))
+
+
+STEPS = _steps(FASTEST_PROGRESS_S, SLOWEST_S)
 MOST_RUNNING = tuple(step * RESPONSES_PER_S for step in STEPS)
 LOADS_PER_S = 256  # that a controller gets: each takes it about 0.1 ms
-STATUS_STEPS = tuple(FASTEST_STATUS_S * 2 ** (step / 2) for step in range(9))  # to SLOWEST_STATUS_S
+STATUS_STEPS = _steps(FASTEST_STATUS_S, SLOWEST_STATUS_S)
 MOST_INSTANCES = tuple(step * LOADS_PER_S for step in STATUS_STEPS)
 TOLD_PER_STEP = 128  # then other events have their turn
 LATE = 2  # steps too slow, from which on it is made faster: what hovers between two does not change

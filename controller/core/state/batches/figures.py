@@ -106,13 +106,6 @@ class BatchFigures:
         self._episodes += one.episodes
 
 
-def batch_metrics(
-    contributions: Iterable[Contribution], train_version: int, sources: Sequence[str] = ()
-) -> dict[str, object]:
-    """The figures of a batch, counted at once."""
-    return BatchFigures(contributions, train_version, sources).line()
-
-
 def _rank(up_to: Sequence[int], q: float) -> int:
     """Where the value at share q stands (nearest rank); `up_to`: how many stand there or before."""
     return bisect_right(up_to, min(up_to[-1] - 1, int(q * up_to[-1])))

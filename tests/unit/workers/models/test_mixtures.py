@@ -16,6 +16,7 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
+from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch
 from workers.engines.torch.engine import TorchEngine
 from workers.models.model import load_causal_lm, stored_names
@@ -83,6 +84,6 @@ def test_an_adapter_of_one_is_trained_and_the_log_says_that_experts_have_none(di
         trainer = Trainer(settings(tmp_path, rank=2), directory)
     assert "The 4 experts of this model get no adapter" in caplog.text
     trainer.train_step(*make_batch())
-    published = trainer.state_for_publish()
+    published = state_of(trainer)
     assert published
     assert not any("experts" in name for name in published)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch, on_policy
 from tests.unit.workers.trainer.test_trainer import model_directory as model_directory
 from tests.unit.workers.trainer.test_trainer import settings as settings
@@ -45,13 +46,13 @@ def test_tokens_without_a_logprob_are_counted_and_the_step_is_taken(
 ):
     trainer = Trainer(settings(**options), model_directory)
     train, frames = on_policy(trainer)
-    before = {name: tensor.clone() for name, tensor in trainer.state_for_publish().items()}
+    before = {name: tensor.clone() for name, tensor in state_of(trainer).items()}
     metrics = trainer.train_step(train, with_lost(frames))
     assert metrics["nonfinite_log_ratios"] == 2
     assert metrics["skipped_steps"] == 0
     assert metrics["mismatch_kl"] == pytest.approx(0, abs=1e-9)
     assert metrics["importance_weight/mean"] == pytest.approx(1, abs=1e-5)
-    after = trainer.state_for_publish()
+    after = state_of(trainer)
     assert all(torch.isfinite(tensor).all() for tensor in after.values())
     assert any(not torch.equal(before[name], after[name]) for name in after)
 

@@ -5,6 +5,7 @@ import torch
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
 from protocol.errors import ConfigError
+from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, settings  # noqa: F401 - fixtures
 from workers.trainer import sharding
 from workers.trainer.worker import Trainer
@@ -17,7 +18,7 @@ def train(model_directory, settings):  # noqa: F811
     def run(*, steps=2, **options):
         trainer = Trainer(settings(minibatches=2, **options), str(model_directory))
         metrics = [trainer.train_step(*make_batch(seed=v, train_version=v)) for v in range(steps)]
-        return metrics, trainer.state_for_publish()
+        return metrics, state_of(trainer)
 
     return run
 

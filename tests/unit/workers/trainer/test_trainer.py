@@ -24,6 +24,7 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
+from tests.support.published_state import state_of
 from workers.models.model import load_causal_lm
 from workers.trainer.batch import read_batch
 from workers.trainer.packed_forward import PACKED_SDPA, forward_row, pack_row
@@ -224,12 +225,12 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted_and_a_finite_one_forgi
     model_directory, settings, tmp_path
 ):
     trainer = Trainer(settings(), str(model_directory))
-    before = trainer.state_for_publish()
+    before = state_of(trainer)
     for version in range(2):
         metrics = trainer.train_step(*make_batch(train_version=version, advantage=lambda _: math.inf))
         assert metrics["skipped_steps"] == 1
         assert all(math.isfinite(value) for value in metrics.values())
-    after = trainer.state_for_publish()
+    after = state_of(trainer)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert trainer.train_step(*make_batch(train_version=2))["skipped_steps"] == 0
     for version in (3, 4):
@@ -274,13 +275,13 @@ def test_published_weights_are_private_copies_of_the_asked_precision_and_tied_on
     model_directory, settings, dtype
 ):
     trainer = Trainer(settings(dtype=dtype), str(model_directory))
-    state = trainer.state_for_publish()
+    state = state_of(trainer)
     assert "lm_head.weight" not in state
     assert {tensor.dtype for tensor in state.values()} == {getattr(torch, dtype)}
     copies = {name: tensor.clone() for name, tensor in state.items()}
     trainer.train_step(*make_batch())
     assert all(torch.equal(state[name], copies[name]) for name in state)
-    assert not torch.equal(trainer.state_for_publish()["model.norm.weight"], state["model.norm.weight"])
+    assert not torch.equal(state_of(trainer)["model.norm.weight"], state["model.norm.weight"])
 
 
 def test_a_resumed_trainer_goes_on_as_if_nothing_had_happened(model_directory, settings, tmp_path):
@@ -292,8 +293,8 @@ def test_a_resumed_trainer_goes_on_as_if_nothing_had_happened(model_directory, s
     resumed = Trainer(settings(), str(model_directory))
     resumed.load_checkpoint(path)
     assert [resumed.train_step(*make_batch(seed=v, train_version=v)) for v in (2, 3)] == expected
-    published = resumed.state_for_publish()
-    assert all(torch.equal(tensor, published[name]) for name, tensor in straight.state_for_publish().items())
+    published = state_of(resumed)
+    assert all(torch.equal(tensor, published[name]) for name, tensor in state_of(straight).items())
 
 
 def test_a_checkpoint_is_a_hugging_face_model_and_the_newest_are_kept(model_directory, settings, tmp_path):
@@ -305,7 +306,7 @@ def test_a_checkpoint_is_a_hugging_face_model_and_the_newest_are_kept(model_dire
     path = trainer.save_checkpoint(3)  # saved again, it is replaced
     assert sorted(p.name for p in path.parent.iterdir() if not p.name.startswith(".")) == ["step_2", "step_3"]
     model = AutoModelForCausalLM.from_pretrained(path)
-    state = trainer.state_for_publish()
+    state = state_of(trainer)
     assert all(torch.equal(state[name], model.state_dict()[name]) for name in state)
     with pytest.raises(RemoteError, match="checkpoint of version 7"):
         trainer.save_checkpoint(7)
@@ -324,5 +325,5 @@ def test_a_trainer_is_made_as_its_newest_complete_checkpoint_left_it(model_direc
     again = make_trainer(settings(), str(model_directory))
     assert again.policy_version == 2
     again.train_step(*make_batch(seed=2, train_version=2))
-    published = again.state_for_publish()
-    assert all(torch.equal(tensor, published[name]) for name, tensor in trainer.state_for_publish().items())
+    published = state_of(again)
+    assert all(torch.equal(tensor, published[name]) for name, tensor in state_of(trainer).items())

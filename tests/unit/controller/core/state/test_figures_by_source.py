@@ -4,10 +4,10 @@ import pytest
 
 from controller.core.state.accounts import without_rollout
 from controller.core.state.batches.contributions import Contribution
-from controller.core.state.batches.figures import batch_metrics
 from controller.core.state.evaluation_report import Answered, line
 from controller.core.state.groups import Group, Trajectory
 from protocol.ids import TrajectoryId
+from tests.support.batch_line import batch_metrics
 
 
 def contribution(source, *, reward, length, responses=2):

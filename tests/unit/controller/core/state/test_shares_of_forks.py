@@ -2,8 +2,8 @@
 
 from controller.core.state.accounts import Accounts
 from controller.core.state.batches.contributions import Contribution
-from controller.core.state.batches.figures import batch_metrics
 from protocol.messages import TrainItem
+from tests.support.batch_line import batch_metrics
 
 
 def test_the_share_of_partial_trajectories_is_of_trajectories():

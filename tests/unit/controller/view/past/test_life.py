@@ -5,10 +5,11 @@ import pytest
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
-from controller.view.past.life import as_json, life_of
+from controller.view.past.life import as_json
 from protocol.errors import RunError
 from protocol.messages import TrainStepFinished
 from tests.support.shown_run import CONFIG, recorded
+from tests.support.whole_life import life_of
 
 GROUPS = (0, 3, 9, 14)
 

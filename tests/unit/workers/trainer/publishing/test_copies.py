@@ -9,6 +9,7 @@ import torch
 from protocol.errors import RunError
 from protocol.messages import PolicyPublished, Ready, TrainStepFinished
 from protocol.settings import WeightsSettings
+from tests.support.published_state import state_of
 from tests.support.scripted_link import ScriptedLink
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, settings
 from workers.trainer.publishing.copies import Copies
@@ -40,7 +41,7 @@ def made(settings, model_directory, tmp_path):
 
 
 def weights_of(trainer):
-    return {name: tensor.clone() for name, tensor in trainer.state_for_publish().items()}
+    return {name: tensor.clone() for name, tensor in state_of(trainer).items()}
 
 
 def published(publisher, copying):

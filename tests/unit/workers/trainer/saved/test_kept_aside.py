@@ -5,6 +5,7 @@ import torch
 
 from protocol.errors import RunError
 from tests.support.allocation import live_bytes
+from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, settings  # noqa: F401 - two are fixtures
 from workers.models.storages import bytes_of
 from workers.trainer.saved.kept_aside import FILE, KeptAside
@@ -47,9 +48,7 @@ def test_steps_between_which_the_device_is_left_are_those_of_a_trainer_that_stay
         aside.take()
         assert not (tmp_path / FILE).exists()
         assert bytes_of(tensors(leaves)) == before
-    for one, other in zip(
-        stays.state_for_publish().values(), leaves.state_for_publish().values(), strict=True
-    ):
+    for one, other in zip(state_of(stays).values(), state_of(leaves).values(), strict=True):
         assert torch.equal(one, other)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from controller.core.state.batches.contributions import Contribution
-from controller.core.state.batches.figures import batch_metrics
+from tests.support.batch_line import batch_metrics
 from tests.unit.controller.core.decisions.workers.test_plausibility import is_closed, line_of, step_with
 
 

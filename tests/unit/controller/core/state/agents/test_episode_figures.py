@@ -7,9 +7,9 @@ from controller.core.state.accounts import Devices
 from controller.core.state.agents.episode_figures import EpisodeFigures, episode_metrics
 from controller.core.state.agents.episodes import Episode
 from controller.core.state.batches.contributions import Contribution
-from controller.core.state.batches.figures import batch_metrics
 from protocol import messages
 from tests.support.agent_run import AgentRun
+from tests.support.batch_line import batch_metrics
 from tests.support.core_run import Run
 
 

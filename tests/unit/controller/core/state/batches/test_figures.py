@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.state.batches.figures import AT_ONCE, BatchFigures, batch_metrics
+from controller.core.state.batches.figures import AT_ONCE, BatchFigures
 from controller.core.state.groups import Group
 from controller.core.state.transitions import move_group
 from protocol.messages import Segment
+from tests.support.batch_line import batch_metrics
 
 REWARDS = st.floats(-1e6, 1e6)
 RESPONSES = st.tuples(
