@@ -1,4 +1,4 @@
-"""Text that others have written, made fit for a terminal, a log and a status line.
+"""Text that others have written, made fit for a terminal, a log and a status line; long ones are cut.
 
 Invariants: what could drive a terminal, or turn a line round, is shown as an escape instead of being done;
 line ends and tabs stay, so that a traceback is readable; a text that was made plain stays as it is.
@@ -10,6 +10,9 @@ import re
 _UNPRINTABLE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_TEXT = re.compile(f"[{_UNPRINTABLE}]")
 _IN_NAME = re.compile(rf"[\t\n{_UNPRINTABLE}]")
+
+MOST_REASON_CHARS = 16_000  # of why something has failed, as a worker says it
+MOST_ROW_CHARS = 500  # of a row that is shown to a person
 
 
 def plain(text: str) -> str:
@@ -34,6 +37,19 @@ def has_half_characters(text: str) -> bool:
     except UnicodeDecodeError:
         return True
     return False
+
+
+def begin_and_end(text: str, most: int = MOST_REASON_CHARS) -> str:
+    """The text; of one of more than `most` characters its two ends, with a line between them.
+
+    The beginning says what has failed, the end of a traceback says where.
+    """
+    return text if len(text) <= most else f"{text[: most // 2]}\n...\n{text[-(most // 2) :]}"
+
+
+def begin_of(text: str, most: int = MOST_ROW_CHARS) -> str:
+    """The text; of one of more than `most` characters its beginning, and how many there are."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -17,11 +17,10 @@ from controller.cli.command_line import Run
 from controller.cli.say import say
 from controller.view.orders import ask, operator, order_of
 from protocol.errors import ConfigError
+from protocol.importing import python_path
 from protocol.messages import DrainWorker, Role
 from protocol.wire.security import ROLES, make_keys
 from protocol.wire.security import revoke as revoke_key
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def attach(
@@ -38,9 +37,8 @@ def attach(
     words = [sys.executable, "-m", "workers.host", address, *(overrides or []), "--role", role]
     words += ["--name", name] if name else []
     words += ["--key", key] if key else []
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     sys.stdout.flush()
-    os.execve(sys.executable, words, os.environ | {"PYTHONPATH": path})
+    os.execve(sys.executable, words, os.environ | {"PYTHONPATH": python_path()})
 
 
 def keygen(

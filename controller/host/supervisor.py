@@ -25,13 +25,13 @@ from controller.core.events import WorkerExited
 from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
 from protocol.errors import RunError
 from protocol.files import for_owner_only
+from protocol.importing import python_path
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
 from protocol.plain_text import plain
 from protocol.settings import WorkerSettings
 from protocol.wire.descriptors import RETRY_S, are_spent
 
-ROOT = Path(__file__).resolve().parents[2]  # where the package `workers` lies
 LAST_WORDS_LINES = 15
 LAST_WORDS_BYTES = 8192
 CANNOT_START = 127  # exit code for a process that the system would not start, as shells have it
@@ -310,8 +310,7 @@ class Supervisor:
         )  # fmt: skip
 
     def _open_forks(self) -> None:
-        environment = self._environment(1)
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *_own_paths()])
+        environment = self._environment(1) | {"PYTHONPATH": python_path()}
         try:
             self._forks = Forks(environment)
         except OSError as error:  # as workers can be started without it
@@ -319,19 +318,13 @@ class Supervisor:
 
     def _environment(self, threads: int) -> dict[str, str]:
         """The controller's own environment, the user's import paths, and what keeps a worker in bounds."""
-        paths = [str(ROOT), *self._settings.import_paths, *_own_paths()]
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         return os.environ | limits | {
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONPATH": python_path(*self._settings.import_paths),
             "PYTHONUNBUFFERED": "1",  # a killed worker's last words are in its log
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }  # fmt: skip
-
-
-def _own_paths() -> list[str]:
-    """PYTHONPATH of this process, if it has one."""
-    return [path] if (path := os.environ.get("PYTHONPATH")) else []
 
 
 async def _lines(pipe: IO[bytes]) -> AsyncIterator[bytes]:

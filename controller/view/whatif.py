@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.importing import python_path
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = """
 import os, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
@@ -145,5 +145,4 @@ def _outcome(code: int, result: bytes, last_words: str) -> Json:
 
 
 def _environment() -> dict[str, str]:
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    return os.environ | {"PYTHONPATH": python_path()}

@@ -20,7 +20,6 @@ integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connected_verifiers.py: workers/agent/kinds/verifiers workers/agent/kinds/verifiers_policy
 integration/test_connection_floods.py: protocol/wire/server
 integration/test_evaluated_without_a_run.py: workers/evaluate/checkpoint
-unit/controller/config/test_config_strategies.py: strategies/views
 unit/workers/evaluate/test_evaluator.py: workers/evaluate/played
 integration/test_forks.py: controller/host/forks workers/host/fork_server workers/models/renewal
 integration/test_fuzzed_server.py: protocol/wire/sockets
@@ -73,10 +72,11 @@ unit/controller/check/test_named_rewards.py: controller/config/reward_rules prot
 unit/controller/cli/test_command_line.py: controller/cli/say
 unit/controller/cli/test_said_by_commands.py: controller/cli/looking/history controller/durability/release
 unit/controller/cluster/test_render.py: controller/cli/render
-unit/controller/config/test_config_strategies.py: strategies/kinds
+unit/controller/config/test_config_strategies.py: strategies/kinds strategies/views
 unit/controller/config/test_load.py: controller/config/models controller/config/rules
 unit/controller/core/decisions/placement/test_dispatch.py:
  controller/core/state/views/admission controller/core/state/views/instances
+unit/workers/link/test_machine_use.py: workers/link/process_memory
 unit/controller/core/test_run_alarms.py: controller/core/state/snapshot
 unit/controller/core/decisions/workers/test_plausibility.py: controller/core/hearing
  controller/core/state/told

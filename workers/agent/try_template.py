@@ -1,12 +1,11 @@
 """Tries a chat template for `launch.py check`, as an agent worker does; by way of `protocol.asking`."""
 
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError
+from protocol.importing import hide_torch
 from workers.agent.rendering.chosen import make_renderer
 from workers.agent.rendering.library import LibraryRenderer
 from workers.agent.rendering.own import OwnRenderer
@@ -15,9 +14,8 @@ from workers.models.tokenizer import load_tokenizer
 
 
 def prepare_process() -> None:
-    """Transformers imports torch wherever it is, and a tokenizer does not need it."""
-    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    """As for an agent worker."""
+    hide_torch()
 
 
 def answer(question: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None, list[str]]:

@@ -21,6 +21,7 @@ from protocol.importing import cannot_import
 from protocol.messages import Begin, EndEpisodes, EpisodeEnded, EpisodeFailed, Message, Ready, ToAgent, Turn
 from protocol.messages.pieces import EpisodeEnding
 from protocol.model_files import vocabulary_of
+from protocol.plain_text import begin_and_end, begin_of
 from protocol.settings import WorkerSettings
 from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
 from workers.agent.door.chat_request import run_fields
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_ROW_CHARS = 500  # of a row that is shown to a person
-MAX_REASON_CHARS = 16_000
 MAX_SUSPECTS = 1000
 
 
@@ -360,10 +359,8 @@ class AgentHost:
             self._pool.answered(in_hand.child)
 
     def _fail(self, in_hand: _InHand, kind: FailureKind, reason: str) -> None:
-        if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
-            reason = f"{reason[: MAX_REASON_CHARS // 2]}\n...\n{reason[-MAX_REASON_CHARS // 2 :]}"
-        shown = _shown(in_hand.episode.row)
-        self._link.send(EpisodeFailed(*in_hand.episode.key, kind=kind, reason=reason, row=shown))
+        reason, row = begin_and_end(reason), _shown(in_hand.episode.row)
+        self._link.send(EpisodeFailed(*in_hand.episode.key, kind=kind, reason=reason, row=row))
 
     def _take(self, number: int) -> _InHand | None:
         in_hand = self._in_hand.pop(number, None)
@@ -387,8 +384,7 @@ def too_long_to_score(size_bytes: int, max_mb: int) -> str:
 
 def _shown(row: bytes) -> str:
     """A row for a person."""
-    text = row.decode(errors="replace")
-    return text if len(text) <= MAX_ROW_CHARS else f"{text[:MAX_ROW_CHARS]}... ({len(text)} characters)"
+    return begin_of(row.decode(errors="replace"))
 
 
 def _turn_rewards(episode: HostedEpisode, ended: Ended) -> tuple[tuple[int, int, float], ...] | None:

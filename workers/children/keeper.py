@@ -19,7 +19,8 @@ from types import FrameType
 from workers.children.packets import OUT_OF_MEMORY
 from workers.link.descendants import adopt_orphans, kill_and_reap
 from workers.link.parent import die_with_parent
-from workers.sandbox.usage import resident_mb_below, resident_mb_of
+from workers.link.process_memory import resident_bytes_of
+from workers.sandbox.usage import resident_mb_below
 
 LOOK_MS = 100
 """Between two looks at the memory of the child: cheap, and it fills a few hundred MB meanwhile."""
@@ -72,7 +73,9 @@ def _keep(child: int, memory_mb: int) -> None:
 
 def _takes_more(child: int, memory_mb: int, looks_at_all: bool) -> bool:
     """Whether the child takes more memory than it may, alone or with all that it has started."""
-    return resident_mb_of(child) > memory_mb or (looks_at_all and resident_mb_below(os.getpid()) > memory_mb)
+    if resident_bytes_of(child) > memory_mb << 20:
+        return True
+    return looks_at_all and resident_mb_below(os.getpid()) > memory_mb
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from protocol.importing import python_path
 from workers.children.packets import CLOSED, OUT_OF_MEMORY, SECRET_BYTES, GarbageError, Packets
 
 logger = logging.getLogger(__name__)
 
-ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 END_LIMIT_S = 10.0
 """For the keeper to end everything, or for a process that has closed its pipe to end."""
 
@@ -40,8 +40,7 @@ def half_mb(groups: Path = Path("/sys/fs/cgroup")) -> int:
 
 def environment_of(import_paths: Sequence[str]) -> dict[str, str]:
     """The environment of a process that finds our packages and the user's modules."""
-    paths = [str(ROOT), *import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    return os.environ | {"PYTHONPATH": python_path(*import_paths)}
 
 
 class Code(NamedTuple):

@@ -24,8 +24,9 @@ from typing import Protocol, runtime_checkable
 
 from protocol.errors import ConfigError, NoAnswer, RunError, StaleFlowError
 from protocol.files import OTHERS
-from protocol.importing import cannot_import
+from protocol.importing import cannot_import, hide_torch
 from protocol.messages import Attach, Detach, Role, WorkerFailed
+from protocol.plain_text import begin_and_end
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
 from protocol.stacks import dump_on_signal
@@ -42,7 +43,6 @@ from workers.rollout.unacknowledged import Unacknowledged
 logger = logging.getLogger("workers")
 
 FLUSH_S = 5.0  # for the last words to be acknowledged
-MAX_REASON_CHARS = 16_000
 ATTEMPT_S = 5.0  # at one address, before it is looked up again
 HANDOVER_S = 10.0  # that a local rollout worker may take for them
 RETRY_S = 1.0  # between two looks for a controller that is gone
@@ -181,7 +181,7 @@ class _Host:
                 return self._after(error, link)
             reason = _in_words(role, error, raised)
             with contextlib.suppress(StaleFlowError):  # the controller may be gone too; the log has it all
-                link.send(WorkerFailed(reason[:MAX_REASON_CHARS]))
+                link.send(WorkerFailed(begin_and_end(reason)))
                 await link.flush(FLUSH_S)
             return 1
         finally:
@@ -268,9 +268,7 @@ def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
 def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> HostedWorker:
     sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
     if role in ("reward", "agent"):
-        # transformers imports torch wherever it is installed: 2 s and 200 MB that tokenizing does not need
-        sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        hide_torch()
         if role == "agent":
             from workers.agent.worker import AgentHost
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from protocol.messages import MachineUse
 from protocol.plain_text import plain_line
+from workers.link.process_memory import resident_bytes_of
 
 MB = 1 << 20
-PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 NO_DEVICE = "cpu"
 MAX_NAME_CHARS = 200
 
@@ -21,7 +21,7 @@ MAX_NAME_CHARS = 200
 def machine_use() -> MachineUse:
     """As it is now. Without /proc the memory is 0."""
     name, free, total = _device()
-    resident = sum(_resident_bytes(process) for process in _with_descendants(os.getpid()))
+    resident = sum(map(resident_bytes_of, _with_descendants(os.getpid())))
     return MachineUse(resident // MB, name, (total - free) // MB, total // MB)
 
 
@@ -44,10 +44,3 @@ def _with_descendants(process: int) -> list[int]:
             for thread in os.listdir(f"/proc/{one}/task"):
                 found += map(int, Path(f"/proc/{one}/task/{thread}/children").read_text().split())
     return found
-
-
-def _resident_bytes(process: int) -> int:
-    try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE_BYTES
-    except (OSError, IndexError):  # it has ended meanwhile
-        return 0

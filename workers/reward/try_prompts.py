@@ -1,20 +1,18 @@
 """Encodes rows as a reward worker would, for `launch.py check`; by way of `protocol.asking`."""
 
 import json
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.importing import hide_torch
 from workers.models.tokenizer import load_tokenizer, stop_tokens_of
 from workers.reward.worker import encode_prompt, encode_response, why_endless
 
 
 def prepare_process() -> None:
-    """As for a reward worker: transformers imports torch wherever it is, and tokenizing does not need it."""
-    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    """As for a reward worker."""
+    hide_torch()
 
 
 def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str], str | None]:

@@ -29,6 +29,7 @@ from protocol.messages import (
     ToReward,
 )
 from protocol.model_files import vocabulary_of
+from protocol.plain_text import begin_and_end, begin_of
 from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
@@ -38,9 +39,6 @@ from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
 
 logger = logging.getLogger(__name__)
-
-MAX_ROW_CHARS = 500  # of a row that is shown to a person
-MAX_REASON_CHARS = 16_000
 
 
 class RewardWorker:
@@ -149,8 +147,8 @@ class RewardWorker:
                     counts.append(len(response))
                 check_vocabulary(ids, self._vocabulary)
             except Exception as error:  # tokenizers and chat templates raise whatever they like
-                reason = str(error)[:MAX_REASON_CHARS]
-                refused.append((group, f"{reason} Row: {_shorten(frame.decode(errors='replace'))}"))
+                reason, shown = begin_and_end(str(error)), begin_of(frame.decode(errors="replace"))
+                refused.append((group, f"{reason} Row: {shown}"))
             else:
                 encoded.append((group, *counts))
                 buffers.append(np.asarray(ids, dtype="<i4").tobytes())
@@ -180,10 +178,7 @@ class RewardWorker:
             mixture = self._evaluated if score.is_evaluation else self._mixture
             scored = await mixture.score(request, members=len(endings))
         except ScoringFailed as error:
-            reason = str(error)
-            if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
-                reason = f"{reason[: MAX_REASON_CHARS // 2]}\n...\n{reason[-MAX_REASON_CHARS // 2 :]}"
-            shown = _shorten(row.decode(errors="replace"))
+            reason, shown = begin_and_end(str(error)), begin_of(row.decode(errors="replace"))
             self._link.send(ScoreFailed(score.group, score.attempt, reason, shown))
         else:
             self._link.send(GroupScored(score.group, score.attempt, *scored))
@@ -351,7 +346,3 @@ def why_endless(tokenizer: Any, responses: Sequence[Sequence[int]], stops: Colle
         f"the first ends in {last!r}. Name the token that ends an answer as `eos_token_id` in the model's "
         "generation_config.json, beside those that are there."
     )
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_ROW_CHARS else f"{text[:MAX_ROW_CHARS]}... ({len(text)} characters)"

@@ -47,6 +47,7 @@ from protocol.messages import (
     Serving,
     ToRollout,
 )
+from protocol.plain_text import begin_and_end
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, ReleasingEngine, Sampled
@@ -59,7 +60,6 @@ from workers.weights.exchange_process import WeightsExchangeProcess, make_weight
 
 logger = logging.getLogger(__name__)
 
-MAX_REASON_CHARS = 16_000
 MAX_KEPT_BYTES = 16 << 20  # of kept sets in one report; a frame may have 64 MB
 
 
@@ -198,7 +198,7 @@ class RolloutWorker:
             sampling = self._settings.evaluation_sampling if route.is_evaluation else None
             self._engine.add(Generation(key, prompt, response, route.max_new_tokens, route.seed, sampling))
         except ValueError as error:
-            self._say(GenerationFailed(*key, str(error)[:MAX_REASON_CHARS]))
+            self._say(GenerationFailed(*key, begin_and_end(str(error))))
             return
         self._attempts[key] = _Attempt(policy_version=self._engine.policy_version)
         self._is_known_idle = False
@@ -350,7 +350,7 @@ class RolloutWorker:
             self._engine.load_weights(pull.policy_version, tensors)
             self._has_pulled, self._is_released = True, False
         except (WeightsError, ValueError) as error:
-            self._link.send(PullFailed(pull.policy_version, str(error)[:MAX_REASON_CHARS]))
+            self._link.send(PullFailed(pull.policy_version, begin_and_end(str(error))))
             return
         finally:
             fetching.cancel()

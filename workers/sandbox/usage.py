@@ -45,15 +45,6 @@ def below(ancestor: int) -> list[list[str]]:
     return found
 
 
-def resident_mb_of(process: int) -> float:
-    """Resident memory of one process; 0 if it has ended."""
-    try:
-        with open(f"/proc/{process}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * PAGE_MB
-    except (OSError, IndexError):
-        return 0.0
-
-
 def resident_mb_below(ancestor: int) -> float:
     """Resident memory of all that descends from a process, each shared page counted once."""
     folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)

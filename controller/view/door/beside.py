@@ -23,8 +23,8 @@ from controller.config.models import ViewSettings
 from controller.view.door.listener import left_token, listen
 from protocol.errors import ConfigError
 from protocol.files import for_owner_only
+from protocol.importing import python_path
 
-ROOT = Path(__file__).resolve().parents[3]
 DOORKEEPER = Path(__file__).with_name("doorkeeper.py")
 HOST = "127.0.0.1"
 NICE = 10  # training comes first
@@ -125,8 +125,7 @@ def _log_file(run: Path) -> IO[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    return os.environ | {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
 
 
 def _memory(run: Path) -> Path:

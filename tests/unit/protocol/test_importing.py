@@ -1,11 +1,23 @@
 """Import paths give the object, or words."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from protocol.errors import ConfigError
-from protocol.importing import load_object
+from protocol.importing import ROOT, hide_torch, load_object, python_path
+
+HIDDEN = """
+from protocol.importing import hide_torch
+hide_torch()
+try:
+    import torch
+except ImportError:
+    print("no torch")
+"""
 
 
 def test_a_module_path_gives_its_attribute() -> None:
@@ -58,3 +70,26 @@ def test_a_module_that_exits_does_not_end_the_process_that_imports_it(tmp_path: 
     file.write_text("import sys\nsys.exit('run me as a script')\n")
     with pytest.raises(ConfigError, match=r"SystemExit: run me as a script.*leaving.py, line 2"):
         load_object(f"{file}:y")
+
+
+def test_a_child_finds_our_packages_then_named_folders_then_what_this_process_finds(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", f"/mine{os.pathsep}/others")
+    assert python_path("/a", "/b").split(os.pathsep) == [str(ROOT), "/a", "/b", "/mine", "/others"]
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert python_path() == str(ROOT), "an empty entry would be the working directory"
+    (tmp_path / "protocol").mkdir()
+    words = [sys.executable, "-P", "-c", "import protocol.ids; print(protocol.__file__)"]
+    environment = os.environ | {"PYTHONPATH": python_path(str(tmp_path))}
+    found = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert Path(found.stdout.strip()).parent.parent == ROOT
+
+
+def test_a_process_that_hides_torch_cannot_import_it_and_one_that_has_it_keeps_it(monkeypatch):
+    words = [sys.executable, "-c", HIDDEN]
+    assert subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "no torch\n"
+    monkeypatch.setenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    hide_torch()
+    assert sys.modules["torch"] is sys

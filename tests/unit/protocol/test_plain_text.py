@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from protocol.errors import RemoteError
 from protocol.messages import MAX_TEXT_CHARS, Attach, CheckpointSaved, Detach, Serving, TrainStepFinished
-from protocol.plain_text import has_half_characters, is_plain_line, plain, plain_line
+from protocol.plain_text import (
+    MOST_REASON_CHARS,
+    begin_and_end,
+    begin_of,
+    has_half_characters,
+    is_plain_line,
+    plain,
+    plain_line,
+)
 from protocol.wire.codec import from_fields, to_fields
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
@@ -84,3 +92,13 @@ def test_endpoints_that_sockets_name_are_taken(endpoint):
 )
 def test_half_a_character_is_a_surrogate_without_its_other_half(text, is_half):
     assert has_half_characters(text) == is_half
+
+
+def test_a_long_text_is_cut_and_says_so():
+    assert begin_of("abcd", 4) == begin_and_end("abcd", 4) == "abcd"
+    assert begin_of("abcdef", 4) == "abcd... (6 characters)"
+    assert begin_and_end("abcdef", 4) == "ab\n...\nef"
+    told = begin_and_end(f"It raised.{'.' * MOST_REASON_CHARS}line 3")
+    assert told.startswith("It raised.")
+    assert told.endswith("line 3")
+    assert len(told) == MOST_REASON_CHARS + len("\n...\n") <= MAX_TEXT_CHARS
