@@ -36,6 +36,7 @@ class TrainBatch:
     outcomes: np.ndarray  # float32, one per trajectory: TrainItem.outcome
     advantages: np.ndarray  # float32, flat: that, or the one of the token's segment
     kept: BatchKept | None = None  # where sampling cut
+    is_by_turn: bool = False  # `advantages` are those of turns
 
     @property
     def lengths(self) -> list[int]:
@@ -91,6 +92,7 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
         outcomes=outcomes,
         advantages=np.repeat(outcomes, sampled_lengths) if not _by_turn(items) else _advantages(items),
         kept=_read_kept(train, kept, sampled_lengths),
+        is_by_turn=_by_turn(items),
     )
 
 

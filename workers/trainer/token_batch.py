@@ -164,7 +164,12 @@ def _targets(
     evaluated: ForwardPass,
     options: TrainerSettings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns of every token."""
+    """Advantages and returns of every token.
+
+    A penalty is taken off its own token and all before it in the response, whose reward-to-go it is part of.
+    So it is beside an advantage that a turn has of its own, which is made of the rewards of the turns from
+    there on. Source: REINFORCE++ (arXiv 2501.03262): the outcome less the penalties to come.
+    """
     outcomes_N = torch.from_numpy(batch.advantages).to(logprobs_N.device)
     is_reward_kl = evaluated.reference_logprobs is not None and options.kl_in == "reward"
     advantages_N = returns_N = outcomes_N
@@ -174,6 +179,8 @@ def _targets(
             ratio_N = losses.log_ratio(evaluated.reference_logprobs, logprobs_N)
             penalties_N = options.kl_coefficient * losses.kl_estimate(ratio_N, options.kl_estimator)
         outcomes_B = torch.from_numpy(batch.outcomes).to(outcomes_N.device)
+        if batch.is_by_turn:
+            outcomes_B = torch.zeros_like(outcomes_B)  # each turn's is added below
         values_N = torch.zeros_like(outcomes_N) if evaluated.values is None else evaluated.values
         advantages_N, returns_N = losses.generalized_advantages(
             losses.token_rewards(outcomes_B, lengths_B.to(outcomes_N.device), penalties_N),
@@ -182,6 +189,8 @@ def _targets(
             gamma=options.gamma,
             gae_lambda=1.0 if evaluated.values is None else options.gae_lambda,
         )
+        if batch.is_by_turn:
+            advantages_N, returns_N = advantages_N + outcomes_N, returns_N + outcomes_N
     if options.baseline == "batch_mean" or options.advantage_scale == "batch_std":
         advantages_N = losses.standardized(advantages_N, is_scaled=options.advantage_scale == "batch_std")
     return advantages_N, returns_N
