@@ -4,6 +4,8 @@ Invariant: every message says what happened (with values), what was expected, an
 A peer's fault never crosses the core as an exception: the edge turns a RemoteError into an event.
 """
 
+from typing import cast
+
 
 class StaleFlowError(Exception):
     """Base of everything that the project raises on purpose."""
@@ -46,3 +48,10 @@ class LocalError(StaleFlowError):
 
 class WeightsError(StaleFlowError):
     """A policy version cannot be read: retired, truncated, or its checksum differs from the published one."""
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The error that was raised first in a group, of any depth; the error itself if it is no group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

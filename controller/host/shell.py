@@ -46,7 +46,7 @@ from controller.host.snapshot_taker import SnapshotTaker
 from controller.host.status_file import StatusFile
 from controller.host.stepper import Stepper
 from controller.host.supervisor import Supervisor
-from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.errors import ConfigError, RunError, StaleFlowError, first_cause
 from protocol.ids import PeerId
 from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, Role, Welcome
 from protocol.wire.descriptors import raise_limit
@@ -205,7 +205,7 @@ class Shell:
                 reader.cancel()
                 await self._close_workers(supervisor)
         except* Exception as errors:  # a task of ours broke, and with its siblings the workers are gone
-            self._fail(errors.exceptions[0])
+            self._fail(first_cause(errors))
         finally:
             self._over.set()
             self._finish()

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from protocol.errors import ConfigError, RunError
+from protocol.errors import ConfigError, RunError, first_cause
 from protocol.rewards.kinds import entry_of
 from protocol.settings import WorkerSettings, load_settings
 from workers.evaluate.checkpoint import CheckpointEpisodes, CheckpointResponses
@@ -38,7 +38,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"rows": asyncio.run(_evaluate(question))}
     except (ConfigError, RunError, BaseExceptionGroup) as error:
-        first = _first(error)
+        first = first_cause(error)
         if not isinstance(first, ConfigError | RunError):
             raise
         return {"problem": str(first)}
@@ -180,9 +180,3 @@ class _Evaluator:
                 f"The transcripts of row {number} could not be written: {error}. Make room there, or leave "
                 "-o out."
             ) from None
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

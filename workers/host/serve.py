@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from protocol.errors import ConfigError, NoAnswer, RunError, StaleFlowError
+from protocol.errors import ConfigError, NoAnswer, RunError, StaleFlowError, first_cause
 from protocol.files import OTHERS
 from protocol.importing import cannot_import, hide_torch
 from protocol.messages import Attach, Detach, Role, WorkerFailed
@@ -176,7 +176,7 @@ class _Host:
             await link.flush(FLUSH_S)
             return 0
         except Exception as raised:  # the top of the process
-            error = _first_cause(raised)
+            error = first_cause(raised)
             if isinstance(error, LinkClosed):
                 return self._after(error, link)
             reason = _in_words(role, error, raised)
@@ -319,12 +319,6 @@ def _dismiss_ranks() -> None:
         dismiss()
     except (ConfigError, RuntimeError) as error:
         logger.info("The other ranks were gone before they could be told to end: %s", error)
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

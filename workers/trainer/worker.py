@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar, assert_never, cast
 
 from protocol.blame import without_stop
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, first_cause
 from protocol.importing import load_object
 from protocol.messages import (
     MAX_METRICS,
@@ -122,7 +122,8 @@ class TrainerWorker:
                     await self._snapshots.put(None)
                     await self._checkpoints.put(None)
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from group.exceptions[0].__cause__
+            first = first_cause(group)
+            raise first from first.__cause__
         if closed is not None:
             raise closed
 

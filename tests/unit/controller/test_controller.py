@@ -15,6 +15,7 @@ import pytest
 from controller import Controller
 from controller.config.models import Config
 from controller.controller import forgiven, import_path
+from controller.host.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError
 from protocol.importing import load_object
 
@@ -184,6 +185,16 @@ async def test_a_controller_is_entered_once(tmp_path):
     with pytest.raises(RuntimeError, match=r"entered before.*Expected a new Controller"):
         await to_the_end(controller)
     assert controller.summary["ending"] == "failed"
+
+
+async def test_an_error_in_a_task_of_a_task_is_told_in_its_own_words(tmp_path, monkeypatch):
+    async def start(*_, **options):
+        raise ValueError("an odd thing happened")
+
+    monkeypatch.setattr(Supervisor, "_start", start)
+    config = of_nobody(tmp_path, reward={"workers": 1}, model={"path": str(tmp_path)})
+    with pytest.raises(RunError, match=r"failed with ValueError: an odd thing happened\. This is a bug"):
+        await to_the_end(Controller(config))
 
 
 @pytest.mark.parametrize("how", ["cancelled", "failed"])
