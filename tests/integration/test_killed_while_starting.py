@@ -1,6 +1,7 @@
 """A process of the user's code that something kills while it imports is started again, not for ever."""
 
 import asyncio
+import gc
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from protocol.agents.settings import AgentSettings
-from protocol.errors import RunError
+from protocol.errors import ConfigError, RunError
 from workers.agent.pool import AgentPool
 from workers.reward.pool import RewardPool
 
@@ -41,16 +42,25 @@ def killed(tmp_path):
     return write
 
 
+@pytest.fixture
+async def wrong():
+    """What the event loop was told of as wrong, with nobody to hear it."""
+    told: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(str(context)))
+    return told
+
+
 def lives(module: Path) -> int:
     return len(module.with_name("lives").read_text())
 
 
-def reward_pool(module: Path) -> Any:
-    return RewardPool(f"{module}:reward", processes=1, timeout_s=LIMIT_S)
+def reward_pool(module: Path, processes: int = 1) -> Any:
+    return RewardPool(f"{module}:reward", processes=processes, timeout_s=LIMIT_S)
 
 
-def agent_pool(module: Path) -> Any:
-    settings = AgentSettings(function=f"{module}:agent", processes=1)
+def agent_pool(module: Path, processes: int = 1) -> Any:
+    settings = AgentSettings(function=f"{module}:agent", processes=processes)
     return AgentPool(settings, Mock(), request_kwargs={})
 
 
@@ -61,6 +71,34 @@ async def test_a_process_that_is_killed_while_it_imports_is_started_again(killed
         await pool.start()
         assert lives(module) == 3
         assert len(pool._children) == 1
+
+
+@pytest.mark.parametrize("make", [reward_pool, agent_pool])
+async def test_code_that_takes_too_long_to_import_is_told_in_one_sentence(tmp_path, monkeypatch, make, wrong):
+    module = tmp_path / "code_that_is_slow.py"
+    module.write_text("import signal\nsignal.pause()\n")
+    for pool in ("agent", "reward"):
+        monkeypatch.setattr(f"workers.{pool}.pool.START_LIMIT_S", 0.5)
+    async with asyncio.timeout(LIMIT_S), make(module) as pool:
+        with pytest.raises(ExceptionGroup) as caught:
+            await pool.start()
+    (error,) = caught.value.exceptions
+    assert isinstance(error, RunError)
+    assert re.search(r"did not start\. .* did not import its module within 0\.5 s.*Look at what", str(error))
+    gc.collect()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("make", [reward_pool, agent_pool])
+async def test_of_two_processes_whose_code_is_no_good_one_is_told(tmp_path, make, wrong):
+    module = tmp_path / "code_that_is_no_good.py"
+    module.write_text("raise ValueError('no good')\n")
+    async with asyncio.timeout(LIMIT_S), make(module, processes=2) as pool:
+        with pytest.raises(ExceptionGroup) as caught:
+            await pool.start()
+    assert isinstance(caught.value.exceptions[0], ConfigError)
+    gc.collect()
+    assert wrong == []
 
 
 @pytest.mark.parametrize("make", [reward_pool, agent_pool])

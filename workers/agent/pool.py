@@ -126,20 +126,22 @@ class AgentPool:
             where.append(child)
         if self._is_closed:
             child.end("The worker ends.")
+        await asyncio.wait([child.ready], timeout=START_LIMIT_S)
+        if not child.ready.done():
+            child.end(
+                f"The process of the agent did not import its module within {START_LIMIT_S:g} s. "
+                "Look at what the module does when it is imported, such as loading a model or waiting for a "
+                "server, and have it done with the first call."
+            )
+            await child.gone.wait()
         try:
-            async with asyncio.timeout(START_LIMIT_S):
-                await child.ready
+            child.ready.result()
         except ConfigError as error:
             raise ConfigError(f"`{self._settings.key}` cannot be used. {error}") from None
-        except (TimeoutError, RunError):
-            child.end("It has not imported the module by then.")
-            await child.gone.wait()
+        except RunError:
             if child.was_killed and self._idle_deaths < MAX_IDLE_DEATHS - 1:  # not by what it imports, maybe
                 return await self._replace(child, where)
-            raise RunError(
-                f"The process of the agent {self._settings.name!r} did not start; expected it to import "
-                f"the module within {START_LIMIT_S:g} s. {child.reason}"
-            ) from None
+            raise RunError(f"The agent {self._settings.name!r} did not start. {child.reason}") from None
         self.asks_at_door |= child.asks_at_door
         self._has_started.set()
         return child

@@ -185,22 +185,24 @@ class RewardPool:
             self._children.append(child)
         if self._is_closed:
             child.end("The worker ends.")
+        await asyncio.wait([child.ready], timeout=START_LIMIT_S)
+        if not child.ready.done():
+            child.end(
+                f"The process of the reward function did not import its module within {START_LIMIT_S:g} s. "
+                "Look at what the module does when it is imported, such as loading a model or waiting for a "
+                "server, and have it done with the first call."
+            )
+            await child.gone.wait()
         try:
-            async with asyncio.timeout(START_LIMIT_S):
-                self._kind = await child.ready
+            self._kind = child.ready.result()
         except ConfigError as error:
             raise ConfigError(f"`{self._field}` cannot be used. {error}") from None
-        except (TimeoutError, RunError):
+        except RunError:
             if self._is_closed:
                 return
-            child.end("It has not imported the module by then.")
-            await child.gone.wait()
             if child.was_killed and self._idle_deaths < MAX_IDLE_DEATHS - 1:  # not by what it imports, maybe
                 return await self._replace(child)
-            raise RunError(
-                f"The process of the reward function {self._function!r} did not start; expected it to import "
-                f"the module within {START_LIMIT_S:g} s. {child.reason}"
-            ) from None
+            raise RunError(f"The reward function {self._function!r} did not start. {child.reason}") from None
         self._hand_out()
 
     def _on_answer(self) -> None:
@@ -210,7 +212,7 @@ class RewardPool:
     def _on_gone(self, child: RewardChild) -> None:
         if child in self._children:
             self._children.remove(child)
-        if child.kind is not None and not self._is_closed:  # else whoever starts it tells
+        if child.ready.exception() is None and not self._is_closed:  # else whoever starts it tells
             task = self._tasks.create_task(self._replace(child), name="reward process again")
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
