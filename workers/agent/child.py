@@ -79,7 +79,7 @@ class AgentChild(KeptProcess):
         self._listener, self._on_gone, self._on_obeyed = listener, on_gone, on_obeyed
         self._alive_at = 0.0
         self._look_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
         self._culprit: int | None = None
 
     @property
@@ -197,10 +197,12 @@ class AgentChild(KeptProcess):
     def _look_again(self) -> None:
         loop = asyncio.get_running_loop()
         self._look_at = loop.time() + LOOK_S
-        self._timer = loop.call_at(self._look_at, self._look)
+        self._look_timer = loop.call_at(self._look_at, self._look)
 
     def _look(self) -> None:
         """Find a process that is too busy to say who keeps it so."""
+        if not self.is_open:  # its end has a limit of its own
+            return
         now = asyncio.get_running_loop().time()
         late_s = now - self._look_at
         if late_s > LOOK_S:
@@ -227,7 +229,7 @@ class AgentChild(KeptProcess):
     # -- its end ----------------------------------------------------------------------------------------
 
     def _settled(self) -> None:
-        for timer in (*self._ending.values(), *filter(None, [self._timer])):
+        for timer in (*self._ending.values(), *filter(None, [self._look_timer])):
             timer.cancel()
         if not self.ready.done():
             self.ready.set_exception(RunError(self.reason))
