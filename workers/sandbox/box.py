@@ -50,7 +50,7 @@ class Box:
         self._alone = asyncio.Lock()
         self._warden: Process | None = None
         self._socket: socket.socket | None = None
-        self._starting = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._sources = {path.stem: path.read_text() for path in INSIDE.glob("[!_]*.py")}
         self._static = {
             "backend": backend,
@@ -147,7 +147,6 @@ class Box:
         return outcome_of(header, stdout, stderr)
 
     async def _ask(self, job: Job, reply: socket.socket, channel: socket.socket | None) -> None:
-        asker = await self._start()
         program = shutil.which(bubblewrap.PROGRAM) or ""
         if self.backend == "bubblewrap" and not program:
             raise SandboxBroken(
@@ -164,7 +163,8 @@ class Box:
         files = [_file_of(json.dumps(request).encode()), _file_of(job.stdin)]
         try:
             descriptors = [files[0], reply.fileno(), files[1]] + ([channel.fileno()] if channel else [])
-            await _send(asker, descriptors)
+            async with self._asking:  # one at a time: the loop tells one alone of room in a socket
+                await _send(await self._start(), descriptors)
             if channel is not None:
                 channel.close()  # so that each hears when the other ends
         finally:
@@ -172,21 +172,20 @@ class Box:
                 os.close(descriptor)
 
     async def _start(self) -> socket.socket:
-        """The socket to a warden that runs. Raises: SandboxBroken."""
-        async with self._starting:
-            if self._warden is not None and self._socket is not None and not _is_gone(self._socket):
-                return self._socket
-            await self.close()
-            mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            mine.setblocking(False)
-            with theirs:
-                self._warden = await asyncio.create_subprocess_exec(
-                    sys.executable, "-P", "-m", "workers.sandbox.warden", str(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                    env=os.environ | {"PYTHONPATH": str(ROOT)},
-                )  # fmt: skip
-            self._socket = mine
-            return mine
+        """The socket to a warden that runs."""
+        if self._warden is not None and self._socket is not None and not _is_gone(self._socket):
+            return self._socket
+        await self.close()
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.setblocking(False)
+        with theirs:
+            self._warden = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "workers.sandbox.warden", str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+        self._socket = mine
+        return mine
 
     async def close(self) -> None:
         """End every program."""

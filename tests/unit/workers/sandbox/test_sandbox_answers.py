@@ -75,3 +75,33 @@ async def test_a_head_that_is_too_long_is_refused_before_it_is_read():
 async def test_an_answer_that_breaks_off_is_a_broken_sandbox():
     with pytest.raises(SandboxBroken, match="was killed"):
         await answered(framed(json.dumps(GOOD).encode()), b"a")
+
+
+async def test_programs_that_are_asked_for_at_once_all_leave_when_a_full_socket_has_room_again():
+    async with ScriptedBox("limits", python="python", concurrency=3) as box:
+        there = await box._start()
+        with box.warden:
+            filler = fill(there)
+            asked = [asyncio.create_task(box.run(Job("run", {}))) for _ in range(3)]
+            for _ in range(100):
+                await asyncio.sleep(0)  # by then all that may be sent waits for room
+            box.warden.settimeout(30.0)
+            assert {await asyncio.to_thread(box.warden.recv, 1) for _ in range(filler)} == {b"x"}
+            for _ in asked:
+                said, received, _, _ = await asyncio.to_thread(socket.recv_fds, box.warden, 1, 4)
+                assert (said, len(received)) == (b"+", 3)
+                for descriptor in received:
+                    os.close(descriptor)
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            assert "was killed" in str(outcome)
+
+
+def fill(there: socket.socket) -> int:
+    """Leave no room in a socket; how many bytes that took."""
+    count = 0
+    while True:
+        try:
+            there.send(b"x")
+        except BlockingIOError:
+            return count
+        count += 1
