@@ -30,7 +30,7 @@ from controller.view.past.replica import StillReading
 from controller.view.prometheus import Shown, exposition, labels_of
 from controller.view.shown_run import ShownRun
 from controller.view.stacks import stacks_of
-from controller.view.whatif import WhatIf
+from controller.view.whatif import BUILT_IN, WhatIf
 from protocol.errors import ConfigError, RunError, StaleFlowError
 
 PAGES = Path(__file__).parent / "pages"
@@ -208,7 +208,8 @@ class Site:
 
     async def _prediction(self, asked: Request) -> Response:
         cancels = asked.method == "DELETE"
-        return _answered(await self._whatif.cancel() if cancels else self._whatif.state())
+        state = await self._whatif.cancel() if cancels else self._whatif.state()
+        return _answered(state | {"built_in": BUILT_IN})
 
     async def _prometheus(self, asked: Request) -> Response:
         def look() -> str:

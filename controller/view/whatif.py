@@ -17,10 +17,12 @@ from asyncio.subprocess import PIPE, Process
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from controller.config.models import StalenessSettings
 from protocol.errors import ConfigError
 from protocol.importing import python_path
+from strategies.routing import ROUTINGS
 
 COMMAND = """
 import os, sys, threading
@@ -41,6 +43,11 @@ KEYS = (
     "staleness.keep_kv", "staleness.pace", "rollout.instances", "rollout.max_running", "reward.workers",
     "reward.processes",
 )  # fmt: skip
+BUILT_IN = {
+    "strategy": get_args(StalenessSettings.model_fields["strategy"].annotation),
+    "routing": tuple(ROUTINGS),
+}
+"""Names that the page offers."""
 VALUE = re.compile(r"[a-z_]{1,30}|\d{1,9}(\.\d{1,9})?")
 Json = dict[str, Any]
 

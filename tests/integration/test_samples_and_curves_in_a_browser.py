@@ -5,6 +5,7 @@ from pathlib import Path
 
 from controller.view.one_file import one_file
 from controller.view.shown_run import ShownRun
+from strategies.routing import ROUTINGS
 from tests.support.chromium import (
     HOSTILE,
     LIMIT_MS,
@@ -161,6 +162,8 @@ def test_staleness_is_a_map_of_heat_and_curves_have_a_logarithmic_scale(page):
 
 def test_what_if_predicts_beside_the_run_itself(page):
     open_tab(page, "What if")
+    routings = page.locator("select[data-key='staleness.routing'] option")
+    assert routings.all_inner_texts() == ["as now (marginal_gain)", *ROUTINGS]
     page.fill("input[data-key='rollout.instances']", "3")
     page.click("button:has-text('Predict')")
     page.locator("#page", has_text="As overrides").wait_for(timeout=120_000)

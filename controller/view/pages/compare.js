@@ -1,10 +1,9 @@
 // Compare: up to eight runs on the same axes, their summaries, and the keys in which they differ.
 import { make, card, table, colour, painted } from "./dom.js";
-import { padded, room, thinned, ticks } from "./metrics.js";
+import { AXES, padded, room, thinned, ticks } from "./metrics.js";
 import { legendOf, still } from "./timeline.js";
 
 export const isMoving = false, isOfMoment = false;
-const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 const FIRST = ["reward/mean", "staleness/mean", "throughput/tokens_per_s", "response_length/mean", "idle/trainer", "idle/rollout", "loss", "grad_norm"];
 const MOST = 8;
 const BETWEEN = "\n"; // metrics in the address: no name has it

@@ -16,7 +16,7 @@ const AGAIN_MS = 2000; // until the next look at the orders of a run that goes o
 const MOST_ANSWERED = 20; // of the newest orders: for each the core is brought to its moment
 const SHOWN_ORDERS = 200; // answers that are remembered
 const answers = new Map(); // by run and event: what came of an order
-const POST = { atMoment: false, method: "POST", headers: { "content-type": "application/json", "x-staleflow-act": "1" } };
+export const POST = { atMoment: false, method: "POST", headers: { "content-type": "application/json", "x-staleflow-act": "1" } };
 
 export async function render(tools) {
   const { ask, here } = tools;

@@ -5,7 +5,7 @@ import { heats, renew } from "./heat.js";
 export const isMoving = false, isOfMoment = false, isOfSteps = true;
 const MOST_DECADES = 6, MOST_EVALUATED = 60;
 const LINES = "lines per point"; // a column that only an answer has of which older lines are drawn together
-const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
+export const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 const UNITS = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]];
 let standing = { curves: new Map(), heat: null }; // what is in the page, and goes on there when a step is added
 

@@ -1,14 +1,11 @@
 // What if: another strategy, bound or fleet, predicted from the run's own journal, beside the run itself.
+import { POST } from "./controls.js";
 import { make, card, table, short, duration } from "./dom.js";
 
 export const isOfMoment = false;
 export let isMoving = false;
 const NUMBERS = [["staleness.max_staleness", "bound", (config) => config.staleness.max_staleness, 0, 8],
   ["rollout.instances", "instances", (config) => config.rollout.instances, 1, 64]];
-const STRATEGIES = ["", "staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "nemo_rl",
-  "prime_rl", "greedy"];
-const ROUTINGS = ["", "marginal_gain", "least_requests", "group_affine", "round_robin"];
-const POST = { method: "POST", atMoment: false, headers: { "content-type": "application/json", "x-staleflow-act": "1" } };
 let chosen = { run: -1, values: {} };
 let isGoing = false;
 export const isWaiting = () => isGoing;
@@ -35,7 +32,7 @@ function asking({ ask, go, here, fetchHere }, config, job) {
   const note = (key) => (event) => { if (event.target.value === "") delete chosen.values[key]; else chosen.values[key] = event.target.value; };
   const number = ([key, words, now, least, most]) => make("label", {}, `${words} `, make("input", { class: "short", type: "number", min: least, max: most, placeholder: String(now(config)), value: chosen.values[key] ?? "", "data-key": key, oninput: note(key) }));
   const choice = (key, words, values, now) => make("label", {}, `${words} `, make("select", { "data-key": key, onchange: note(key) },
-    values.map((value) => make("option", { value, selected: value === (chosen.values[key] ?? "") }, value || `as now (${now})`))));
+    ["", ...values].map((value) => make("option", { value, selected: value === (chosen.values[key] ?? "") }, value || `as now (${now})`))));
   const begin = async (event) => {
     event.preventDefault();
     const moment = here.at === null ? null : await ask("moment", {}, { isPatient: true });
@@ -45,8 +42,8 @@ function asking({ ask, go, here, fetchHere }, config, job) {
   return make("form", { onsubmit: begin },
     make("div", { class: "row" }, NUMBERS.map(number),
       make("label", {}, "batches in flight ", make("input", { class: "short", placeholder: String(config.staleness.in_flight_batches), value: chosen.values["staleness.in_flight_batches"] ?? "", "data-key": "staleness.in_flight_batches", oninput: note("staleness.in_flight_batches") })),
-      choice("staleness.strategy", "strategy", STRATEGIES, config.staleness.strategy), choice("staleness.routing", "routing", ROUTINGS, config.staleness.routing),
-      choice("staleness.keep_kv", "keep KV over a pull", ["", "true", "false"], config.staleness.keep_kv)),
+      choice("staleness.strategy", "strategy", job.built_in.strategy, config.staleness.strategy), choice("staleness.routing", "routing", job.built_in.routing, config.staleness.routing),
+      choice("staleness.keep_kv", "keep KV over a pull", ["true", "false"], config.staleness.keep_kv)),
     make("div", { class: "row" }, make("button", { disabled: job.state === "going" }, "Predict"),
       job.state === "going" ? make("button", { type: "button", onclick: async () => { await fetchHere("/api/whatif", { ...POST, method: "DELETE" }); go({ asked: String(Date.now()) }); } }, "Cancel") : null));
 }

@@ -7,8 +7,11 @@ import sys
 
 import pytest
 
+from controller.config.models import Config
+from controller.simulation.compare import STRATEGIES
 from controller.view.whatif import COMMAND, MOST_AN_HOUR, WhatIf, overrides
 from protocol.errors import ConfigError
+from strategies.routing import ROUTINGS
 from tests.support.shown_run import Browser, recorded
 
 LIMIT_S = 60
@@ -131,9 +134,20 @@ def test_what_is_no_question_is_refused_by_the_site(tmp_path):
     status, found = browser.json("/api/runs/0/whatif", body=b'{"changes": {"trainer.lr": "1"}}', **ask)
     assert status == 409
     assert "trainer.lr" in found["error"]
-    assert browser.json("/api/whatif") == (200, {"state": "none"})
+    status, found = browser.json("/api/whatif")
+    assert (status, found["state"]) == (200, "none")
     foreign = {"host": "127.0.0.1:8470", "cookie": "staleflow_8470=secret"}
     assert browser.ask("/api/whatif", method="DELETE", headers=foreign)[0] == 403
+
+
+def test_the_page_offers_what_is_built_in_and_all_of_it_can_be_asked_for(tmp_path):
+    status, found = Browser(recorded(tmp_path / "run")).json("/api/whatif")
+    assert status == 200
+    assert found["built_in"] == {"strategy": list(STRATEGIES), "routing": list(ROUTINGS)}
+    for key, names in found["built_in"].items():
+        for name in names:
+            assert overrides({f"staleness.{key}": name}) == [f"staleness.{key}={name}"]
+            Config.model_validate({"staleness": {key: name}})
 
 
 async def test_a_line_of_any_length_on_stderr_ends_nothing(tmp_path):
