@@ -114,8 +114,8 @@ def fingerprints(run: ShownRun, numbers: list[int]) -> int:
     """Compare the commands of the core at each event with what the journal says of them."""
     known = {}
     for number in numbers:
-        with run.replica() as replica:
-            turn = replica.with_turn(number).turn
+        with run.replayed() as replayed:
+            turn = replayed.with_turn(number).turn
             if turn is not None and turn.recorded.fingerprint is not None:
                 known[number] = turn.recorded.fingerprint == fingerprint(turn.commands)
     wrong = [number for number, is_equal in known.items() if not is_equal]
@@ -137,8 +137,8 @@ def states(run: ShownRun, times: int) -> int:
     equal = 0
     for number in numbers:
         if number in expected and run.now({"event": str(number)})["number"] == number:
-            with run.replica() as replica:
-                equal += blake2b(replica.image()).digest() == expected[number]
+            with run.replayed() as replayed:
+                equal += blake2b(replayed.image()).digest() == expected[number]
     print(f"{equal} of {len(expected)} states at random events of {facts['last']:,} are those of one pass")
     return 0 if equal == len(expected) else 1
 

@@ -263,9 +263,9 @@ def measure(path: Path, times: int) -> None:
     spread("the same, once more", [timed(lambda: ShownRun(path).now({})) for _ in range(3)])
     facts = run.facts()
     print(f"{facts['last']:,} events, {facts['until_s']:,.1f} s of the run")
-    with run.replica() as replica:
-        core = replica.at(facts["last"] // 2).core
-        of_the_controller(core, replica.recording.config())
+    with run.replayed() as replayed:
+        core = replayed.at(facts["last"] // 2).core
+        of_the_controller(core, replayed.recording.config())
 
     def passed() -> None:
         run.timeline(None, None, "")

@@ -31,7 +31,7 @@ from controller.view.door.server import rarer_collections
 from controller.view.followed_journal import FollowedJournal, Look
 from controller.view.past.newest import NewestCore
 from controller.view.past.pursuit import Pursuit, late_after
-from controller.view.past.replica import NEAR, Replica, StillReading
+from controller.view.past.replayed_core import NEAR, ReplayedCore, StillReading
 from controller.view.shown_run import ShownRun
 from controller.view.site import PATIENCE_S
 
@@ -155,13 +155,13 @@ def follow(path: Path, first: int, image: InParts, due_s: list[float], *, reads_
 
 def measure(path: Path, *, share: float, rate: float, seconds: float) -> None:
     """The same part of a journal, twice."""
-    replica = Replica(Recording(path), keyframes_bytes=1, goes_back=False)
-    first = int(share * replica.last)
-    replica.at(first - NEAR)
-    image = replica.image_in_parts()
-    replica.at(first)
+    replayed = ReplayedCore(Recording(path), keyframes_bytes=1, goes_back=False)
+    first = int(share * replayed.last)
+    replayed.at(first - NEAR)
+    image = replayed.image_in_parts()
+    replayed.at(first)
     assert image is not None, "the strategies are built in"
-    due_s = due_times(replica, min(replica.last, first + int(rate * seconds)), rate)
+    due_s = due_times(replayed, min(replayed.last, first + int(rate * seconds)), rate)
     for reads_on in (False, True):
         behind = nullcontext() if reads_on else patch.object(NewestCore, "near", lambda self, recording: None)
         with behind, rarer_collections():

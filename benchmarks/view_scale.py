@@ -40,7 +40,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.durability.store import Store
 from controller.view.door.viewers import PAGE
-from controller.view.past.replica import Replica
+from controller.view.past.replayed_core import ReplayedCore
 from controller.view.shown_run import ShownRun
 
 AGE_S = 0.8  # as controller/view/pages/main.js
@@ -130,11 +130,11 @@ def viewed(run: Path) -> Iterator[tuple[Page, psutil.Process]]:
         view.terminate()
 
 
-def due_times(replica: Replica, until: int, rate: float) -> list[float]:
-    """When a controller writes what follows the replica: at this rate, and never before it has decided."""
-    found, free_s, spent_s, begin = list[float](), 0.0, 0.0, replica.here.number
+def due_times(replayed: ReplayedCore, until: int, rate: float) -> list[float]:
+    """When a controller writes what follows: at this rate, and never before it has decided."""
+    found, free_s, spent_s, begin = list[float](), 0.0, 0.0, replayed.here.number
     used = time.thread_time()
-    for place, _ in enumerate(turns(replica.recording, replica.here.core, begin, until)):
+    for place, _ in enumerate(turns(replayed.recording, replayed.here.core, begin, until)):
         found.append(max(place / rate, free_s))
         took, used = time.thread_time() - used, time.thread_time()
         free_s, spent_s = found[-1] + took, spent_s + took
@@ -267,10 +267,10 @@ def growth(path: Path) -> None:
     run = ShownRun(path)
     run.timeline(None, None, "")
     run.join()
-    with run.replica() as replica:
+    with run.replayed() as replayed:
         background = run._look().background
         assert background is not None
-        config, room = replica.recording.config(), replica.keyframes.size
+        config, room = replayed.recording.config(), replayed.keyframes.size
     timeline = len(msgpack.packb(background.timeline.as_plain()))
     ended = background._core.state.steps * config.trainer.batch_groups * GROUP_SIZE
     each = timeline / ended
@@ -302,9 +302,9 @@ def main() -> int:
         print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)
         each = words.in_hand / words.instances
         path = Path(words.run) if words.run else made(Path(folder), words.instances, words.steps, each)
-        replica = Replica(Recording(path), keyframes_bytes=1, goes_back=False)
-        begin = replica.at(int(words.share * replica.last)).number
-        due_s = due_times(replica, min(replica.last, begin + int(words.rate * words.seconds)), words.rate)
+        replayed = ReplayedCore(Recording(path), keyframes_bytes=1, goes_back=False)
+        begin = replayed.at(int(words.share * replayed.last)).number
+        due_s = due_times(replayed, min(replayed.last, begin + int(words.rate * words.seconds)), words.rate)
         for pages in map(int, words.pages.split(",")):
             lag(path, Path(folder), pages, begin, due_s)
         growth(path)

@@ -102,13 +102,13 @@ class Shell:
             self.directory = RunDirectory(self._config)
             stack.callback(self.directory.close)
             self._status = StatusFile(
-                self.directory, self._config, on_complaint=self._on_refusal,
+                self.directory, self._config, on_complaint=self._warn,
                 own=stack.enter_context(OwnHealth(self.directory.path)).look,
             )  # fmt: skip
             past = await find_past(self.directory, self._config, on_warning=self._on_warning)
             log_to_file(self.directory.logs / "controller.log", level=self._config.logging.level, stack=stack)
             for note in past.notes if past else ():
-                self._on_refusal(note)
+                self._warn(note)
             self._store = Store(self.directory.path / "run.db", durability=self._config.run.durability)
             stack.callback(self._store.close)
             self._snapshots = SnapshotTaker(
@@ -123,7 +123,7 @@ class Shell:
             )  # fmt: skip
             self._prompts = await PromptReader.open(
                 self._config, self._iterable, known=self._store.facts().get("data"),
-                on_refused=self._on_refusal,
+                on_refused=self._warn,
             )  # fmt: skip
             self._held_out = await asyncio.to_thread(read_held_out, self._config)
             if past is None:
@@ -147,7 +147,7 @@ class Shell:
         self._server = Server(
             self.directory.endpoint(controller.bind),
             on_message=self._on_message, on_fault=self._on_fault, on_drained=self._turn,
-            on_refusal=self._on_refusal, keys=keys, strangers=descriptors.strangers,
+            on_refusal=self._warn, keys=keys, strangers=descriptors.strangers,
         )  # fmt: skip
         stack.callback(self._server.close)
         self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
@@ -157,7 +157,7 @@ class Shell:
         run_dir = str(self.directory.path)
         strategies = load_strategies(self._written)
         core = Core(self._written, strategies, run_dir=run_dir, import_paths=self._import_paths)
-        self._stepper = Stepper(self._store, core, on_skip=self._on_refusal)
+        self._stepper = Stepper(self._store, core, on_skip=self._warn)
         with self._store.transaction():
             facts = facts_of(self._written, run_dir=run_dir, import_paths=self._import_paths)
             for name, value in {**facts, "data": self._prompts.fingerprints}.items():
@@ -170,8 +170,8 @@ class Shell:
         self._first_events = [events.Restarted(config, run_dir, self._import_paths), *past.faults]
         with self._store.transaction():
             for text in write_way_back(self._store, past, self.directory.path):
-                self._on_refusal(text)
-            self._stepper = Stepper(self._store, past.core, on_skip=self._on_refusal)
+                self._warn(text)
+            self._stepper = Stepper(self._store, past.core, on_skip=self._warn)
             rows = self._store.keep_only(self.core.groups_with_payload())
         await self._prompts.go_on(past.core, rows, cursors=self._store.facts().get("cursors"))
         for line in past.lines[len(past.lines) - past.unsaved_lines :]:
@@ -194,7 +194,7 @@ class Shell:
                     tasks, endpoint=self._server.endpoint, logs=self.directory.logs,
                     settings=worker_settings(self._config, str(self.directory.path), self._import_paths),
                     on_exit=self._post, key=self._local_key, is_forking=self._config.controller.fork_workers,
-                    on_warning=self._on_refusal,
+                    on_warning=self._warn,
                 )  # fmt: skip
                 self._stack.callback(supervisor.close)
                 reader = tasks.create_task(self._read_prompts(), name="prompts")
@@ -243,8 +243,8 @@ class Shell:
     def _on_fault(self, peer: PeerId, reason: str) -> None:
         self._post(events.PeerFaulted(peer, reason))
 
-    def _on_refusal(self, text: str) -> None:
-        """Somebody, or something that was said, did not get in."""
+    def _warn(self, text: str) -> None:
+        """Tell the log, and whoever listens to warnings of the run."""
         log.warning(text)
         self._on_warning(text)
 
@@ -321,7 +321,7 @@ class Shell:
                 self.directory.append_evaluation(metrics)
                 self._on_evaluation(metrics)
             case commands.Warn(text):
-                self._on_refusal(text)
+                self._warn(text)
             case commands.Progress(fraction, text):
                 self._on_progress(fraction, text)
             case commands.Finish(is_success, reason):

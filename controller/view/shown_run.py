@@ -2,9 +2,9 @@
 
 Invariants: the run is only read, and its cores are stepped by one thread at a time, but for the lives of
 groups, which are read beside all else; a run is followed to its newest event when somebody looks, and what
-was found out of one history is never shown for another (`followed_journal.py`); of two replicas one stays at
-the newest event, so that who looks back does not send those who look at now through the history again; who
-has no patience is told how far the reading is, and each time that they ask again it goes on.
+was found out of one history is never shown for another (`followed_journal.py`); of two replayed cores one
+stays at the newest event, so that who looks back does not send those who look at now through the history
+again; who has no patience is told how far the reading is, and each time that they ask again it goes on.
 """
 
 import time
@@ -26,7 +26,7 @@ from controller.view.held import held_by
 from controller.view.pace_of_steps import pace_of
 from controller.view.past.known_history import KnownHistory
 from controller.view.past.pursuit import IsLate, Pursuit, late_after
-from controller.view.past.replica import Instant, Replica, StillReading
+from controller.view.past.replayed_core import Instant, ReplayedCore, StillReading
 from controller.view.past.timeline import Timeline
 from controller.view.past.timeline_picture import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, recent_of, workers_of
@@ -34,7 +34,7 @@ from controller.view.written import Written, by_source, columns_of, not_heard, q
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
-Place = tuple[Replica, Instant]
+Place = tuple[ReplayedCore, Instant]
 MOST_AT_ONCE_S = 1.0  # of reading, before others get their answers
 NO_STEP = 1 << 53  # every step is before it
 PAUSE_S = 0.01  # between two parts of a reading for who waits for its end
@@ -89,23 +89,23 @@ class ShownRun:
         reading, here and of every page: beyond it StillReading is raised.
         """
 
-        def show(replica: Replica, instant: Instant) -> Json:
-            find = {"next": replica.decision_after, "last": replica.decision_before}
-            return self._place(replica, find.get(seek, replica.with_turn)(instant.number))
+        def show(replayed: ReplayedCore, instant: Instant) -> Json:
+            find = {"next": replayed.decision_after, "last": replayed.decision_before}
+            return self._place(replayed, find.get(seek, replayed.with_turn)(instant.number))
 
         return self._with(at, show, patience_s)
 
     def why(self, at: dict[str, str], *, patience_s: float = inf) -> Json:
         """The page Why: what the strategies were asked at an event, and why they answered as they did."""
 
-        def show(replica: Replica, instant: Instant) -> Json:
-            instant = replica.with_turn(instant.number)
-            found = self._place(replica, instant)
+        def show(replayed: ReplayedCore, instant: Instant) -> Json:
+            instant = replayed.with_turn(instant.number)
+            found = self._place(replayed, instant)
             if instant.turn is None:
                 return found | {"decisions": []}
             recorded = instant.turn.recorded
-            replica.at(recorded.number - 1)
-            core = replica.copy()
+            replayed.at(recorded.number - 1)
+            core = replayed.copy()
             decisions = why(
                 core, lambda core: core.step(recorded.now, recorded.event, decides=not recorded.is_joined)
             )
@@ -121,12 +121,12 @@ class ShownRun:
         `who`: the worker of which it is told what it has in hand.
         """
 
-        def show(replica: Replica, instant: Instant) -> Json:
-            instant = replica.with_turn(instant.number)
+        def show(replayed: ReplayedCore, instant: Instant) -> Json:
+            instant = replayed.with_turn(instant.number)
             core, written = instant.core, self._written
             lines, steps = written.readable("metrics.jsonl"), core.state.steps
             wrong = written.alarms(steps, bound=core.state.config.staleness.max_staleness)
-            place = self._place(replica, instant)
+            place = self._place(replayed, instant)
             is_present = not at and place["state"] == "live"
             quiet = quiet_s(self.path, time.time()) if is_present else 0.0
             own = written.own.alarms() if is_present else []
@@ -150,16 +150,16 @@ class ShownRun:
     def ledger(self, at: dict[str, str], *, patience_s: float = inf) -> Json:
         """The page Ledger."""
 
-        def show(replica: Replica, instant: Instant) -> Json:
-            instant = replica.with_turn(instant.number)
-            return self._place(replica, instant) | ledger_of(instant.core)
+        def show(replayed: ReplayedCore, instant: Instant) -> Json:
+            instant = replayed.with_turn(instant.number)
+            return self._place(replayed, instant) | ledger_of(instant.core)
 
         return self._with(at, show, patience_s)
 
     def group(self, number: int, at: dict[str, str], *, patience_s: float = inf) -> Json:
         """A group as it stands at a moment, and its whole life. Raises: RunError if nothing names it."""
 
-        def show(replica: Replica, instant: Instant) -> Json:
+        def show(replayed: ReplayedCore, instant: Instant) -> Json:
             return {"standing": group_of(instant.core, number)}
 
         standing = self._with(at, show, patience_s)
@@ -202,7 +202,7 @@ class ShownRun:
             yield background.timeline, {"until_s": recording.until_s} | known.progress(recording)
 
     @contextmanager
-    def replica(self) -> Iterator[Replica]:
+    def replayed(self) -> Iterator[ReplayedCore]:
         """The core that goes back and forth, for whoever looks at it alone."""
         with self._answering():
             known = self._look()
@@ -213,14 +213,14 @@ class ShownRun:
         if self._known is not None and self._known.background is not None:
             self._known.background.join()
 
-    def _place(self, replica: Replica, instant: Instant) -> Json:
+    def _place(self, replayed: ReplayedCore, instant: Instant) -> Json:
         """Which moment is shown, and of how long a run."""
         return {
             "number": instant.number,
             "now_s": instant.now,
-            "first": replica.first,
-            "last": replica.last,
-            "until_s": replica.recording.until_s,
+            "first": replayed.first,
+            "last": replayed.last,
+            "until_s": replayed.recording.until_s,
             "state": self.state(),
             "steps": instant.core.state.steps,
             "event": event_of(instant.core, instant.turn),
@@ -297,7 +297,7 @@ class ShownRun:
             yield
 
     def _with(
-        self, at: dict[str, str], show: Callable[[Replica, Instant], Found], patience_s: float
+        self, at: dict[str, str], show: Callable[[ReplayedCore, Instant], Found], patience_s: float
     ) -> Found:
         """What `show` makes of the core at a moment: `event`, `second` or `step`, else the newest.
 

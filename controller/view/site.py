@@ -26,7 +26,7 @@ from controller.view.door.access import HEADERS, MOST_BODY_BYTES, Access, Asked
 from controller.view.door.shared import Made, SharedAnswers
 from controller.view.door.viewers import Viewers
 from controller.view.over_time import ages, starts
-from controller.view.past.replica import StillReading
+from controller.view.past.replayed_core import StillReading
 from controller.view.prometheus import Shown, exposition, labels_of
 from controller.view.shown_run import ShownRun
 from controller.view.stacks import stacks_of

@@ -193,7 +193,7 @@ def test_only_the_tables_write_the_state_of_a_thing():
         lines = written_states(ast.parse(file.read_text()))
         assert not lines, (
             f"{name}, line {lines[0]}, assigns a `.state`. Give the thing's table in {WRITER_OF_STATES} an "
-            "event for it, and call move_group, move_member or move_worker."
+            "event for it, and call move_group, move_trajectory or move_worker."
         )
 
 

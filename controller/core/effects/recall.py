@@ -13,7 +13,7 @@ from controller.core.effects import turns
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
-from controller.core.state.transitions import GroupEnd, move_group, move_member
+from controller.core.state.transitions import GroupEnd, move_group, move_trajectory
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Abort, Ending, Interrupt
 
@@ -149,7 +149,7 @@ def _drop_spare(state: RunState, group: Group) -> None:
     for member in spare:
         state.queue.remove(member)  # held-out groups have none
         state.accounts.drop(member.response_tokens)
-        move_member(member, "dropped")
+        move_trajectory(member, "dropped")
     if not (group.is_cut_short or group.is_evaluation or group.episodes):
         state.lengths.observe_group(group.finished_lengths)
     if not group.is_evaluation:

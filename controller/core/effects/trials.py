@@ -8,7 +8,7 @@ from controller.core.effects import recall
 from controller.core.state.agents.episodes import Episode
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.run_state import RunState
-from controller.core.state.transitions import move_group, move_member
+from controller.core.state.transitions import move_group, move_trajectory
 
 
 def prepared(state: RunState, group: Group) -> None:
@@ -33,12 +33,12 @@ def begin_anew(state: RunState, group: Group, episode: Episode) -> None:
     for asked in list(episode.open.values()):
         member = group.members[asked.ask.member]
         call_back(state, group, member)
-        move_member(member, "handed")
+        move_trajectory(member, "handed")
     for member in members:
         state.accounts.lose(member.clear())
     for fork in members[1:]:
         if fork.state == "waiting":
-            move_member(fork, "dropped")
+            move_trajectory(fork, "dropped")
     episode.begin_anew(max(member.attempt for member in members))
     state.accounts.counts["episodes/begun_anew"] += 1
     state.unbegun[group.id, episode.number] = None

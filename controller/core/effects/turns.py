@@ -11,7 +11,7 @@ from controller.core.state.agents.episodes import AskedTurn, Episode
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import AgentWorker
 from controller.core.state.run_state import RunState
-from controller.core.state.transitions import move_member
+from controller.core.state.transitions import move_trajectory
 from protocol.ids import PeerId
 from protocol.messages import EndEpisodes, Ending, Turn
 
@@ -23,7 +23,7 @@ def end_turn(state: RunState, group: Group, member: Trajectory, ending: Ending) 
         return
     if ending != "interrupt" and not group.is_evaluation:
         state.lengths.observe(member.turn_tokens, ending == "length")
-    move_member(member, "handed")
+    move_trajectory(member, "handed")
     episode = group.episode_of(member.id.member)
     asked = episode.open.pop(member.id.member)
     asked.ends = len(member.segments)

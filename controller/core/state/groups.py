@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from controller.core.state.agents.episodes import Episode
 from controller.core.state.batches.contributions import Contribution, contribution_of
 from controller.core.state.progress.trajectory import FIRST_EVALUATION_GROUP, Trajectory
-from controller.core.state.transitions import GONE, GROUP, MEMBER, GroupState, move_group, move_member
+from controller.core.state.transitions import GONE, GROUP, TRAJECTORY, GroupState, move_group, move_trajectory
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Ending
 
@@ -74,7 +74,7 @@ class Group:
         self.members = [Trajectory(TrajectoryId(self.id, i), 0, attempt=a) for i, a in enumerate(attempts)]
         self.episodes = [Episode(self.id, i, trial) for i, trial in enumerate(trials)]
         for member, episode in zip(self.members, self.episodes, strict=True):
-            move_member(member, "handed")
+            move_trajectory(member, "handed")
             episode.begin_anew(member.attempt)
 
     def fork(self, episode: Episode, number: int, *, is_trained: bool) -> Trajectory:
@@ -84,12 +84,12 @@ class Group:
         """
         while len(self.members) <= number:
             self.members.append(Trajectory(TrajectoryId(self.id, len(self.members)), 0))
-            move_member(self.members[-1], "dropped")
+            move_trajectory(self.members[-1], "dropped")
         assert self.members[number].state == "dropped", f"{self.members[number].id} is there"
         member = Trajectory(
             TrajectoryId(self.id, number), 0, attempt=episode.first_attempt, is_trained=is_trained
         )
-        move_member(member, "handed")
+        move_trajectory(member, "handed")
         self.members[number] = member
         return member
 
@@ -163,7 +163,7 @@ class Group:
 
     def finish_member(self, member: Trajectory, ending: Ending) -> None:
         """A trajectory is complete."""
-        move_member(member, "finished")
+        move_trajectory(member, "finished")
         member.ending = ending
 
     def oldest_token_version(self) -> int:
@@ -214,7 +214,7 @@ class Group:
         if self.state in ("occupied", "training"):
             assert len(self.rewards) == len(self.outcomes) == self.size, f"{here}, with {self.rewards}"
         for member in self.members:
-            assert member.state in MEMBER.states, f"{member.id} is {member.state}"
+            assert member.state in TRAJECTORY.states, f"{member.id} is {member.state}"
             is_placed = member.peer is not None
             assert is_placed == (member.state == "running"), (
                 f"{member.id} is {member.state}, at {member.peer}"

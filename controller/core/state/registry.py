@@ -15,7 +15,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 from controller.core.state.agents.told_agents import ToldAgent
 from controller.core.state.groups import Trajectory
 from controller.core.state.told import Told, told_as
-from controller.core.state.transitions import GONE, WORKER, WorkerState, move_member, move_worker
+from controller.core.state.transitions import GONE, WORKER, WorkerState, move_trajectory, move_worker
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Attach, InstanceStatus, MachineUse, Role
 from strategies.fitting import OnlineFit
@@ -241,7 +241,7 @@ class Registry:
         """A trajectory runs on the instance from now on."""
         self.busy_instances += instance.ready and not instance.running
         self.running += 1
-        move_member(trajectory, "placed")
+        move_trajectory(trajectory, "placed")
         trajectory.peer, trajectory.reported, trajectory.home = instance.peer, 0, None
         instance.parked.pop(trajectory.id, None)
         trajectory.next_prediction_at = 0
@@ -263,7 +263,7 @@ class Registry:
         instance.resident_tokens -= trajectory.resident_tokens
         instance.expected_tokens -= trajectory.context_tokens + trajectory.expected_tokens
         instance.urgent -= trajectory.is_urgent
-        move_member(trajectory, "taken")
+        move_trajectory(trajectory, "taken")
         trajectory.is_urgent, trajectory.peer = False, None
         if instance.peer in self._instances:  # else it was lost, and is counted no more
             self.busy_instances -= instance.ready and not instance.running

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 GroupState = Literal[
     "encoding", "beginning", "waiting", "generating", "scoring", "occupied", "training", "gone"
 ]
-MemberState = Literal["queued", "running", "waiting", "finished", "dropped"]
+TrajectoryState = Literal["queued", "running", "waiting", "finished", "dropped"]
 WorkerState = Literal["attached", "ready", "absent", "gone"]
 VersionState = Literal["hidden", "visible", "lost"]
 GroupEnd = Literal["aborted", "filtered", "evaluated"]
@@ -21,7 +21,7 @@ GroupEvent = Literal[
     "encoded", "refused", "begun", "asked", "failed", "put_back", "started", "completed", "withdrawn",
     "given", "scored", "consumed", "trained", GroupEnd,
 ]  # fmt: skip
-MemberEvent = Literal["placed", "taken", "handed", "asked", "finished", "dropped"]
+TrajectoryEvent = Literal["placed", "taken", "handed", "asked", "finished", "dropped"]
 WorkerEvent = Literal["readied", "awaited", "removed"]
 VersionEvent = Literal["published", "shown_again", "renewed", "lost", "superseded", "retired", "forgotten"]
 GONE: Literal["gone"] = "gone"
@@ -96,7 +96,7 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
     },
 )  # fmt: skip
 
-MEMBER: Machine[MemberState, MemberEvent] = Machine(
+TRAJECTORY: Machine[TrajectoryState, TrajectoryEvent] = Machine(
     subject="trajectory",
     begins="queued",
     moves={
@@ -169,7 +169,7 @@ VERSION: Machine[VersionState, VersionEvent] = Machine(
 )
 
 AnyMachine = Machine[Any, Any]  # their states and events are different literals
-MACHINES: tuple[AnyMachine, ...] = (GROUP, MEMBER, WORKER, VERSION)
+MACHINES: tuple[AnyMachine, ...] = (GROUP, TRAJECTORY, WORKER, VERSION)
 """In the order of the page."""
 
 
@@ -180,10 +180,10 @@ class HasGroupState(Protocol):
     state: GroupState
 
 
-class HasMemberState(Protocol):
+class HasTrajectoryState(Protocol):
     """A trajectory. Its id is a property here, as nobody sets it."""
 
-    state: MemberState
+    state: TrajectoryState
 
     @property
     def id(self) -> object:
@@ -206,12 +206,12 @@ def move_group(group: HasGroupState, event: GroupEvent) -> None:
         raise _refusal(GROUP, group.id, group.state, event) from None
 
 
-def move_member(member: HasMemberState, event: MemberEvent) -> None:
+def move_trajectory(member: HasTrajectoryState, event: TrajectoryEvent) -> None:
     """Bring a trajectory to its next state."""
     try:
-        member.state = MEMBER.moves[member.state][event]
+        member.state = TRAJECTORY.moves[member.state][event]
     except KeyError:
-        raise _refusal(MEMBER, member.id, member.state, event) from None
+        raise _refusal(TRAJECTORY, member.id, member.state, event) from None
 
 
 def move_worker(worker: HasWorkerState, event: WorkerEvent) -> None:

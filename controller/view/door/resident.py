@@ -1,7 +1,7 @@
 """The view beside a run, once a page is asked for: it serves until nobody looks any more, then waits again.
 
 A process: `python -m controller.view.door.resident LISTENER LIFE RUN SETTINGS`, become by doorkeeper.py.
-Invariants: replica and all else that was read are gone when it waits again, as the process is then another
+Invariants: the core and all else that was read are gone when it waits again, as the process is then another
 program; it ends with the run; it writes nothing but what it found out of the history (`kept_past.py`).
 """
 

@@ -29,7 +29,7 @@ class Packed(NamedTuple):
 
 
 class Keyframes:
-    """All of one replica."""
+    """All of one replayed core."""
 
     def __init__(self, room_bytes: int, spacing: int = FIRST_SPACING) -> None:
         self.spacing = spacing

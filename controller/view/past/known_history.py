@@ -1,8 +1,8 @@
 """What a view has found out about one history of a run: cores, the pass over it, lives, orders and samples.
 
 Invariants: all of it is of one history, and goes with it: a journal that tells another one has another of
-these; the replicas are used by one thread at a time, which holds the lock of the run; where a compact run
-has deleted what would be read next, the pass begins anew at the first event that is kept.
+these; the replayed cores are used by one thread at a time, which holds the lock of the run; where a compact
+run has deleted what would be read next, the pass begins anew at the first event that is kept.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, ke
 from controller.view.past.lives import Lives
 from controller.view.past.newest import NewestCore
 from controller.view.past.pursuit import IsLate, Pursuit
-from controller.view.past.replica import Instant, Replica, StillReading, moment_of
+from controller.view.past.replayed_core import Instant, ReplayedCore, StillReading, moment_of
 from controller.view.shown_samples import ShownSamples
 from protocol.errors import RunError
 
@@ -57,7 +57,7 @@ class KnownHistory:
         """The pass over the history, once somebody has asked for something of it."""
         self._run, self._lock, self._is_current = run, lock, is_current
         self._keyframes_bytes = keyframes_bytes
-        self._past: Replica | None = None
+        self._past: ReplayedCore | None = None
         self._saved = 0  # the event up to which the pass is kept beside the run
         self._orders: tuple[int, list[Json]] = 0, []  # up to which event they were looked for
         self._is_over = False
@@ -68,15 +68,17 @@ class KnownHistory:
         if self.background is not None:
             self.background.stop()
 
-    def past(self, recording: Recording) -> Replica:
+    def past(self, recording: Recording) -> ReplayedCore:
         """The core that goes back and forth."""
         if self._past is None:
             room = self._keyframes_bytes or recording.config().view.keyframes_mb << 20
-            self._past = Replica(recording, keyframes_bytes=room)
+            self._past = ReplayedCore(recording, keyframes_bytes=room)
         self._past.read_on(recording)
         return self._past
 
-    def go_back(self, recording: Recording, at: dict[str, str], is_late: IsLate) -> tuple[Replica, Instant]:
+    def go_back(
+        self, recording: Recording, at: dict[str, str], is_late: IsLate
+    ) -> tuple[ReplayedCore, Instant]:
         """The core at a moment.
 
         Raises: StillReading where `is_late()`; RunError if it is no moment, or a step that is to come.

@@ -14,7 +14,7 @@ from controller.durability.recording import Recording
 from controller.history.story import Beginning
 from controller.view.past.life import LifeReader, as_json
 from controller.view.past.pursuit import IsLate
-from controller.view.past.replica import StillReading
+from controller.view.past.replayed_core import StillReading
 
 MOST_LIVES, MOST_READERS = 50, 4
 WAITED_S = 3.0  # since somebody asked: a page that waits asks at least once in this time

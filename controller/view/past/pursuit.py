@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock, Thread
 
-from controller.view.past.replica import StillReading
+from controller.view.past.replayed_core import StillReading
 from protocol.errors import StaleFlowError
 
 IsLate = Callable[[], bool]

@@ -15,7 +15,7 @@ from controller.core.state.agents.episodes import LIVE_GROUPS, AskedTurn, Ending
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import AgentWorker
 from controller.core.state.run_state import RunState
-from controller.core.state.transitions import GONE, move_member
+from controller.core.state.transitions import GONE, move_trajectory
 from protocol.messages import Ask, EpisodeEnded, EpisodeFailed
 
 MAX_DIVERGED = 3  # episodes in a row that asked something else when they were run again: then replay is off
@@ -61,7 +61,7 @@ class Episodes:
             self.state.accounts.counts["episodes/replayed"] += 1
         member = self._trajectory(group, episode, ask)
         member.give(ask)
-        move_member(member, "asked")
+        move_trajectory(member, "asked")
         episode.add(ask, begins=member.begins, now=self.state.awake_s)
         episode.note_saved(ask)
         self.state.accounts.given += ask.given
@@ -224,7 +224,7 @@ class Episodes:
         if member.turns and member.is_trained and not episode.is_masked:
             group.finish_member(member, "stop" if episode.ending == "stop" else "length")
         elif member.state != "dropped":
-            move_member(member, "dropped")
+            move_trajectory(member, "dropped")
             self.state.accounts.mask(member.response_tokens)
 
     def _failed(self, group: Group, episode: Episode, told: str) -> None:

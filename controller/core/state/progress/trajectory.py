@@ -8,7 +8,7 @@ when it is looked at: nobody who reads it sees a difference.
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from controller.core.state.transitions import MemberState
+from controller.core.state.transitions import TrajectoryState
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import GIVEN, Ask, Ending, Segment
 
@@ -24,7 +24,7 @@ class Trajectory:
 
     id: TrajectoryId
     prompt_tokens: int
-    state: MemberState = "queued"
+    state: TrajectoryState = "queued"
     attempt: int = 0  # of the newest route; 0: never routed
     peer: PeerId | None = None  # where it runs
     home: PeerId | None = None  # where its last turn ended, which may still have its KV

@@ -122,8 +122,8 @@ def test_without_its_tokenizer_what_a_model_said_is_told_in_numbers(run, harm):
         file.mkdir() if harm == "folder" else None
     status, found = browser.json(f"{ONE}/samples")
     assert (status, found["has_text"]) == (200, False)
-    with ShownRun(run).replica() as replica:
-        reader = SampleReader(replica.recording)
+    with ShownRun(run).replayed() as replayed:
+        reader = SampleReader(replayed.recording)
     assert reader._decode is None
     assert browser.json(f"{ONE}/now")[0] == 200
     shutil.rmtree(file) if harm == "folder" else file.unlink(missing_ok=True)

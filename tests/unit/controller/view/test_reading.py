@@ -10,7 +10,7 @@ from controller.durability.recording import Recording
 from controller.view import shown_run
 from controller.view.past import kept_past, newest
 from controller.view.past.kept_past import NEWEST, find_newest
-from controller.view.past.replica import NEAR, Replica, StillReading
+from controller.view.past.replayed_core import NEAR, ReplayedCore, StillReading
 from controller.view.shown_run import ShownRun
 from tests.support.shown_run import Browser, recorded
 
@@ -102,8 +102,8 @@ def kept(path, monkeypatch):
 def test_the_next_view_begins_where_the_last_one_had_read_to(kept, monkeypatch):
     shown = ShownRun(shutil.copytree(kept, kept.with_name("copy")))
     (kept / NEWEST).unlink()
-    expected, taken, take = ShownRun(kept).moment({}), [], Replica._take
-    monkeypatch.setattr(Replica, "_take", lambda self, turn: taken.append(turn) or take(self, turn))
+    expected, taken, take = ShownRun(kept).moment({}), [], ReplayedCore._take
+    monkeypatch.setattr(ReplayedCore, "_take", lambda self, turn: taken.append(turn) or take(self, turn))
     found = shown.moment({})
     assert len(taken) <= NEAR
     assert found == expected

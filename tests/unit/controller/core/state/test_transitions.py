@@ -18,7 +18,7 @@ from protocol.messages import Attach
 ROOT = Path(__file__).resolve().parents[5]
 MOVES = {
     "group": transitions.move_group,
-    "trajectory": transitions.move_member,
+    "trajectory": transitions.move_trajectory,
     "worker": transitions.move_worker,
 }
 
@@ -55,7 +55,7 @@ def test_every_pair_of_state_and_event_goes_where_the_table_says_or_is_refused_b
 def test_a_table_names_the_states_and_events_of_its_types_and_reaches_them_all(machine):
     kinds = {
         "group": (transitions.GroupState, transitions.GroupEvent),
-        "trajectory": (transitions.MemberState, transitions.MemberEvent),
+        "trajectory": (transitions.TrajectoryState, transitions.TrajectoryEvent),
         "worker": (transitions.WorkerState, transitions.WorkerEvent),
         "policy version": (transitions.VersionState, transitions.VersionEvent),
     }

@@ -8,7 +8,7 @@ import pytest
 from controller.core.core import Core
 from controller.durability.recording import Recording
 from controller.view.past.background import Background
-from controller.view.past.replica import Replica
+from controller.view.past.replayed_core import ReplayedCore
 from controller.view.shown_run import ShownRun
 from tests.support.shown_run import change, recorded
 
@@ -19,18 +19,18 @@ def path(tmp_path_factory):
 
 
 def test_it_leaves_keyframes_from_which_any_moment_is_the_true_one(path):
-    recording, plain = Recording(path), Replica(Recording(path))
-    replica = Replica(recording, spacing=1 << 30)
-    background = Background(recording, keep=replica.offer)
-    background._spacing = replica.keyframes.spacing = 40
+    recording, plain = Recording(path), ReplayedCore(Recording(path))
+    replayed = ReplayedCore(recording, spacing=1 << 30)
+    background = Background(recording, keep=replayed.offer)
+    background._spacing = replayed.keyframes.spacing = 40
     background.follow(recording)
     background.join()
     assert background.number == recording.last
-    assert len(replica.keyframes.numbers) > 3
+    assert len(replayed.keyframes.numbers) > 3
     for number in (recording.last // 3, recording.last // 2, 7):
-        replica.at(number)
+        replayed.at(number)
         plain.at(number)
-        assert replica.image() == plain.image()
+        assert replayed.image() == plain.image()
 
 
 def test_a_core_whose_image_takes_long_has_fewer_keyframes(path):

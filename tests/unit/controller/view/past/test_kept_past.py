@@ -10,7 +10,7 @@ from controller.durability.recording import Recording
 from controller.view.over_time import ages, starts
 from controller.view.past import kept_past, known_history
 from controller.view.past.kept_past import NAME, NEWEST, find_newest, find_past
-from controller.view.past.replica import Replica
+from controller.view.past.replayed_core import ReplayedCore
 from controller.view.shown_run import ShownRun
 from tests.support.shown_run import recorded
 
@@ -56,7 +56,9 @@ def test_the_next_view_shows_the_same_without_the_pass(seen, copy):
 
 
 def test_a_step_is_found_without_going_through_what_lies_before_it(copy, monkeypatch):
-    monkeypatch.setattr(Replica, "at_step", lambda self, step: pytest.fail("it goes through the history"))
+    monkeypatch.setattr(
+        ReplayedCore, "at_step", lambda self, step: pytest.fail("it goes through the history")
+    )
     shown = ShownRun(copy)
     shown.timeline(None, None, "")
     assert shown.now({"step": "3"})["steps"] == 3

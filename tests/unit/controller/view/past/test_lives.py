@@ -9,7 +9,7 @@ from controller.durability.recording import Recording
 from controller.view import shown_run
 from controller.view.past.life import LifeReader, as_json
 from controller.view.past.lives import MOST_LIVES, MOST_READERS, WAITED_S, Lives
-from controller.view.past.replica import StillReading
+from controller.view.past.replayed_core import StillReading
 from controller.view.shown_run import ShownRun
 from protocol.errors import RunError
 from tests.support.shown_run import change, recorded, shorten

@@ -4,7 +4,7 @@ import pytest
 
 from controller.durability.recording import Recording
 from controller.view.past.newest import NEAR_S, NewestCore
-from controller.view.past.replica import StillReading
+from controller.view.past.replayed_core import StillReading
 from tests.support.shown_run import recorded
 
 FIRST, AT_ONCE = 60, 20  # events
@@ -38,7 +38,7 @@ def newest(path):
 
 
 def test_once_at_the_end_it_is_of_use_a_little_before_it(path, newest):
-    replica, instant = newest.go(until(path, FIRST), never)
+    replayed, instant = newest.go(until(path, FIRST), never)
     assert instant.number == FIRST
     later = until(path, 2 * FIRST)
     assert not newest.is_at_end(later)
@@ -46,7 +46,7 @@ def test_once_at_the_end_it_is_of_use_a_little_before_it(path, newest):
         newest.go(later, late_after(AT_ONCE))
     found = newest.near(later)
     assert found is not None
-    assert found == (replica, replica.here)
+    assert found == (replayed, replayed.here)
     assert found[1].number == FIRST + AT_ONCE
     assert found[1].turn is not None, "what the event gave is known"
     assert newest.go(later, never)[1].number == 2 * FIRST

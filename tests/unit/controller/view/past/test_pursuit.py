@@ -6,7 +6,7 @@ import pytest
 
 from controller.view.past import pursuit as pursuits
 from controller.view.past.pursuit import LOOKED_S, PAUSE_S, SLICE_S, WORTH_S, YIELD_S, Pursuit
-from controller.view.past.replica import StillReading
+from controller.view.past.replayed_core import StillReading
 from protocol.errors import RunError
 
 LIMIT_S = 60.0  # ends what hangs

@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.view.past import replica as replicas
-from controller.view.past.replica import MOST_NEAR, NEAR, Replica
-from tests.unit.controller.view.past.test_replica import (  # noqa: F401 - fixtures
+from controller.view.past import replayed_core as module
+from controller.view.past.replayed_core import MOST_NEAR, NEAR, ReplayedCore
+from tests.unit.controller.view.past.test_replayed_core import (  # noqa: F401 - fixtures
     digest,
     recording,
     truth,
@@ -12,9 +12,9 @@ from tests.unit.controller.view.past.test_replica import (  # noqa: F401 - fixtu
 
 
 @pytest.fixture
-def replica(recording):  # noqa: F811
-    """A replica that counts the events that it steps through, and the cores that it makes."""
-    found = Replica(recording, spacing=10**9)
+def replayed(recording):  # noqa: F811
+    """A replayed core that counts the events that it steps through, and the cores that it makes."""
+    found = ReplayedCore(recording, spacing=10**9)
     found.stepped, found.thawed = [], []
     take, thaw = found._take, found._thaw
     found._take = lambda turn: (found.stepped.append(turn.recorded.number), take(turn))
@@ -22,35 +22,35 @@ def replica(recording):  # noqa: F811
     return found
 
 
-def test_the_first_step_back_from_a_far_jump_starts_near(replica, truth):  # noqa: F811
+def test_the_first_step_back_from_a_far_jump_starts_near(replayed, truth):  # noqa: F811
     for share in (0.6, 0.95, 0.45):
-        number = int(share * replica.last)
-        replica.at(number)
-        replica.stepped.clear()
-        replica.thawed.clear()
-        assert replica.back().number == number - 1
-        assert digest(replica.image()) == truth[number - 1]
-        assert len(replica.stepped) < 2 * NEAR
-        assert len(replica.thawed) <= 1
+        number = int(share * replayed.last)
+        replayed.at(number)
+        replayed.stepped.clear()
+        replayed.thawed.clear()
+        assert replayed.back().number == number - 1
+        assert digest(replayed.image()) == truth[number - 1]
+        assert len(replayed.stepped) < 2 * NEAR
+        assert len(replayed.thawed) <= 1
 
 
-def test_images_near_where_it_went_are_few(replica, truth, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(replicas, "NEAR", 4)
-    for number in range(20, replica.last, 20):
-        replica.at(1)
-        replica.at(number)
-        assert digest(replica.image()) == truth[number]
-    assert len(replica._near) == MOST_NEAR
+def test_images_near_where_it_went_are_few(replayed, truth, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(module, "NEAR", 4)
+    for number in range(20, replayed.last, 20):
+        replayed.at(1)
+        replayed.at(number)
+        assert digest(replayed.image()) == truth[number]
+    assert len(replayed._near) == MOST_NEAR
 
 
 def test_who_follows_the_newest_event_leaves_no_images(recording):  # noqa: F811
-    replica = Replica(recording, spacing=10**9, goes_back=False)
-    replica.at(replica.last)
-    assert replica._near == {}
+    replayed = ReplayedCore(recording, spacing=10**9, goes_back=False)
+    replayed.at(replayed.last)
+    assert replayed._near == {}
 
 
-def test_a_copy_is_equal_and_goes_its_own_way(replica, truth):  # noqa: F811
-    replica.at(replica.last // 2)
-    copy = replica.copy()
+def test_a_copy_is_equal_and_goes_its_own_way(replayed, truth):  # noqa: F811
+    replayed.at(replayed.last // 2)
+    copy = replayed.copy()
     copy.state.groups.clear()
-    assert digest(replica.image()) == truth[replica.last // 2]
+    assert digest(replayed.image()) == truth[replayed.last // 2]

@@ -2,7 +2,7 @@
 
 Invariants: the core is the production core, stepped with the recorded events alone, from the nearest keyframe
 before; a keyframe is a snapshot of the run, or an image made on the way (`keyframes.py`); the run is only
-read. One thread uses a replica.
+read. One thread uses a replayed core.
 """
 
 from bisect import bisect_right
@@ -36,7 +36,7 @@ class StillReading(RunError):
 
 
 class Instant(NamedTuple):
-    """Where a replica stands."""
+    """Where a replayed core stands."""
 
     number: int  # of the last event that the core has seen; `first` before any
     now: float  # seconds since the run began
@@ -44,7 +44,7 @@ class Instant(NamedTuple):
     turn: Replayed | None  # that event and the commands that it gave; None at a keyframe, or before the first
 
 
-class Replica:
+class ReplayedCore:
     """The core of one recorded run, movable in time."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Replica:
         spacing: int = FIRST_SPACING,
         goes_back: bool = True,
     ) -> None:
-        """A replica before the first event that is kept.
+        """A replayed core before the first event that is kept.
 
         `goes_back`: false of one that follows the newest event, and leaves no images on its way.
 
@@ -290,16 +290,16 @@ class Replica:
         self._at = Instant(number, core.state.now, core, None)
 
 
-def moment_of(replica: Replica, at: dict[str, str]) -> Instant:
-    """The replica at an event, a step or a second. Raises: RunError if what was asked for is no moment."""
+def moment_of(replayed: ReplayedCore, at: dict[str, str]) -> Instant:
+    """The core at an event, a step or a second. Raises: RunError if what was asked for is no moment."""
     try:
         if "event" in at:
-            return replica.at(int(at["event"]))
+            return replayed.at(int(at["event"]))
         if "step" in at:
             if not 0 <= (step := int(at["step"])) < NO_STEP:
                 raise ValueError
-            return replica.at_step(step)
-        return replica.at_time(float(at["second"]))
+            return replayed.at_step(step)
+        return replayed.at_time(float(at["second"]))
     except (ValueError, OverflowError):
         raise RunError(
             f"{at} is no moment: expected a number behind event, second or step, a step from 0."

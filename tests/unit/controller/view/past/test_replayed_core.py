@@ -13,7 +13,7 @@ from controller.durability.fingerprint import fingerprint
 from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.durability.replay import CoreFailed, turns
-from controller.view.past.replica import BYTES_AN_EVENT, Replica
+from controller.view.past.replayed_core import BYTES_AN_EVENT, ReplayedCore
 from tests.support.recorded_run import record
 from tests.support.shown_run import shorten
 
@@ -29,7 +29,7 @@ CONFIG = Config.model_validate(
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
-    path = tmp_path_factory.mktemp("replica") / "run"
+    path = tmp_path_factory.mktemp("replayed") / "run"
     record(path, CONFIG, snapshot_every=150)
     with Recording(path) as found:
         yield found
@@ -49,26 +49,26 @@ def digest(image):
 
 
 def test_the_state_at_random_events_is_that_of_one_pass(recording, truth):
-    replica, dice = Replica(recording, spacing=97), random.Random(4)
+    replayed, dice = ReplayedCore(recording, spacing=97), random.Random(4)
     for number in [dice.randint(1, recording.last) for _ in range(40)]:
-        assert replica.at(number).number == number
-        assert digest(replica.image()) == truth[number], f"event {number}"
+        assert replayed.at(number).number == number
+        assert digest(replayed.image()) == truth[number], f"event {number}"
 
 
 def test_it_steps_back_as_well_as_forward(recording, truth):
-    replica = Replica(recording, spacing=50)
-    replica.at(recording.last)
+    replayed = ReplayedCore(recording, spacing=50)
+    replayed.at(recording.last)
     for number in range(recording.last - 1, recording.last - 6, -1):
-        assert replica.back().number == number
-        assert digest(replica.image()) == truth[number]
-    assert replica.forward(3).number == recording.last - 2
-    assert digest(replica.image()) == truth[recording.last - 2]
+        assert replayed.back().number == number
+        assert digest(replayed.image()) == truth[number]
+    assert replayed.forward(3).number == recording.last - 2
+    assert digest(replayed.image()) == truth[recording.last - 2]
 
 
 def test_what_an_event_gave_is_what_the_journal_says(recording):
-    replica = Replica(recording)
+    replayed = ReplayedCore(recording)
     for number in (recording.last // 2, recording.last // 3, 1):
-        turn = replica.with_turn(number).turn
+        turn = replayed.with_turn(number).turn
         assert turn.recorded.number == number
         assert fingerprint(turn.commands) == turn.recorded.fingerprint
 
@@ -76,34 +76,34 @@ def test_what_an_event_gave_is_what_the_journal_says(recording):
 @pytest.mark.parametrize("goes_back", [True, False])
 def test_what_an_event_gave_is_known_where_a_keyframe_stands_behind_it(recording, goes_back):
     number = recording.snapshot_numbers[-1]
-    replica = Replica(recording, spacing=50, goes_back=goes_back)
-    turn = replica.with_turn(number).turn
+    replayed = ReplayedCore(recording, spacing=50, goes_back=goes_back)
+    turn = replayed.with_turn(number).turn
     assert turn is not None
     assert turn.recorded.number == number
 
 
 def test_a_step_and_a_second_have_their_moments(recording):
-    replica = Replica(recording, spacing=100)
+    replayed = ReplayedCore(recording, spacing=100)
     for step in (4, 1, 6):
-        moment = replica.at_step(step)
+        moment = replayed.at_step(step)
         assert moment.core.state.steps == step
-        assert replica.back().core.state.steps == step - 1
+        assert replayed.back().core.state.steps == step - 1
     half = recording.until_s / 2
-    moment = replica.at_time(half)
+    moment = replayed.at_time(half)
     assert moment.now <= half
-    assert replica.forward().now > half
-    assert replica.at_step(99).number == recording.last
-    assert replica.at(-5).number == replica.first == 0
-    assert replica.at(10**9).number == recording.last
+    assert replayed.forward().now > half
+    assert replayed.at_step(99).number == recording.last
+    assert replayed.at(-5).number == replayed.first == 0
+    assert replayed.at(10**9).number == recording.last
 
 
 def test_keyframes_keep_to_their_room_at_growing_distance(recording, truth):
-    replica = Replica(recording, spacing=10)
-    replica.at_step(99)  # all of it, from the beginning
-    room = len(zlib.compress(replica.image(), 1)) * 2  # images are kept compressed, what is alike once
-    small = Replica(recording, keyframes_bytes=room, spacing=10)
+    replayed = ReplayedCore(recording, spacing=10)
+    replayed.at_step(99)  # all of it, from the beginning
+    room = len(zlib.compress(replayed.image(), 1)) * 2  # images are kept compressed, what is alike once
+    small = ReplayedCore(recording, keyframes_bytes=room, spacing=10)
     small.at_step(99)
-    assert 2 <= len(small.keyframes.numbers) < len(replica.keyframes.numbers) / 2
+    assert 2 <= len(small.keyframes.numbers) < len(replayed.keyframes.numbers) / 2
     assert small.keyframes.size <= room
     small.at(recording.last // 2)
     assert digest(small.image()) == truth[recording.last // 2]
@@ -112,51 +112,51 @@ def test_keyframes_keep_to_their_room_at_growing_distance(recording, truth):
 def test_a_snapshot_of_the_run_saves_the_steps_before_it(recording):
     numbers = recording.snapshot_numbers
     assert numbers
-    replica = Replica(recording, spacing=10**9)
+    replayed = ReplayedCore(recording, spacing=10**9)
     read = []
     recording._on_progress = lambda number, last: read.append(number)
-    replica.at(numbers[-1] + 1)
+    replayed.at(numbers[-1] + 1)
     recording._on_progress = lambda number, last: None
     assert read == [numbers[-1]]
 
 
 def test_a_snapshot_of_another_release_is_passed_over(recording, truth, monkeypatch):
-    replica = Replica(recording, spacing=10**9)
+    replayed = ReplayedCore(recording, spacing=10**9)
     monkeypatch.setattr(recording, "snapshot", lambda number=None: None)
     number = recording.snapshot_numbers[-1] + 1
-    replica.at(number)
-    assert digest(replica.image()) == truth[number]
+    replayed.at(number)
+    assert digest(replayed.image()) == truth[number]
 
 
 def test_one_step_back_after_another_does_not_read_the_history_again(recording, truth):
-    replica, stepped = Replica(recording, spacing=10**9), []
-    take = replica._take
-    replica._take = lambda turn: (stepped.append(turn.recorded.number), take(turn))
-    replica.at(140)
-    replica.back()
+    replayed, stepped = ReplayedCore(recording, spacing=10**9), []
+    take = replayed._take
+    replayed._take = lambda turn: (stepped.append(turn.recorded.number), take(turn))
+    replayed.at(140)
+    replayed.back()
     stepped.clear()
     for number in range(138, 120, -1):
-        assert replica.back().number == number
-        assert digest(replica.image()) == truth[number]
+        assert replayed.back().number == number
+        assert digest(replayed.image()) == truth[number]
     assert len(stepped) < 18 * 40
 
 
 def test_one_that_follows_the_newest_event_makes_no_images_on_its_way(tmp_path):
     record(tmp_path / "run", CONFIG)
     with Recording(tmp_path / "run") as recording:
-        replica = Replica(recording, spacing=10, goes_back=False)
-        replica.at(recording.last)
-        assert replica.keyframes.numbers == [replica.first]
-        replica = Replica(recording, spacing=10)
-        replica.at(recording.last)
-        assert len(replica.keyframes.numbers) > 5
+        replayed = ReplayedCore(recording, spacing=10, goes_back=False)
+        replayed.at(recording.last)
+        assert replayed.keyframes.numbers == [replayed.first]
+        replayed = ReplayedCore(recording, spacing=10)
+        replayed.at(recording.last)
+        assert len(replayed.keyframes.numbers) > 5
 
 
 def test_one_that_follows_takes_up_a_snapshot_only_where_stepping_takes_longer(recording, truth, monkeypatch):
     number, taken, read = recording.snapshot_numbers[-1], [], Recording.snapshot
     assert recording.snapshot_bytes(number) > recording.snapshot_bytes(number + 1) == 0
     monkeypatch.setattr(recording, "snapshot", lambda one: taken.append(one) or read(recording, one))
-    follower = Replica(recording, keyframes_bytes=1, goes_back=False)
+    follower = ReplayedCore(recording, keyframes_bytes=1, goes_back=False)
     for events, expected in ((50, []), (49, [number])):
         follower.at(number - 50)
         taken.clear()
@@ -173,7 +173,10 @@ def test_one_that_stands_where_a_compact_run_has_deleted_goes_on_behind_that(
     number = recording.snapshot_numbers[-1]
     shutil.copy(recording.path, tmp_path)
     before = Recording(tmp_path)
-    follower, jumper = Replica(before, keyframes_bytes=1, goes_back=False), Replica(before, spacing=40)
+    follower, jumper = (
+        ReplayedCore(before, keyframes_bytes=1, goes_back=False),
+        ReplayedCore(before, spacing=40),
+    )
     follower.at(number - behind)
     for step in (1, 2):
         jumper.at_step(step)
@@ -184,15 +187,15 @@ def test_one_that_stands_where_a_compact_run_has_deleted_goes_on_behind_that(
     follower.read_on(after)
     assert digest_at(follower, number + 5) == truth[number + 5]
     jumper.read_on(after)
-    assert jumper.at_step(6).number == Replica(recording).at_step(6).number
+    assert jumper.at_step(6).number == ReplayedCore(recording).at_step(6).number
     assert digest(jumper.image()) == truth[jumper.here.number]
     assert jumper.at_step(2).number == number, "it was deleted: the first moment"
     assert jumper.at_step(3).number == number
 
 
-def digest_at(replica, number):
-    replica.at(number)
-    return digest(replica.image())
+def digest_at(replayed, number):
+    replayed.at(number)
+    return digest(replayed.image())
 
 
 def test_after_an_event_on_which_the_core_fails_the_moments_before_it_are_still_true(
@@ -210,11 +213,11 @@ def test_after_an_event_on_which_the_core_fails_the_moments_before_it_are_still_
         return commands
 
     monkeypatch.setattr(Core, "step", stepped)
-    replica = Replica(recording, spacing=50)
+    replayed = ReplayedCore(recording, spacing=50)
     for _ in range(2):
         with pytest.raises(CoreFailed):
-            replica.at(recording.last)
-        assert replica.at(fails - 1).number == fails - 1
-        assert digest(replica.image()) == truth[fails - 1]
-    replica.at(recording.last)
-    assert digest(replica.image()) == truth[recording.last]
+            replayed.at(recording.last)
+        assert replayed.at(fails - 1).number == fails - 1
+        assert digest(replayed.image()) == truth[fails - 1]
+    replayed.at(recording.last)
+    assert digest(replayed.image()) == truth[recording.last]
