@@ -206,20 +206,21 @@ def _evaluations_in_words(summary: Metrics) -> str:
 
 
 class _Pace:
-    """Estimates what is left, from the last train steps."""
+    """Estimates what is left, from the last train steps; an operator's pause is no part of any."""
 
     def __init__(self, steps: int, clock: Callable[[], float]) -> None:
         self._steps, self._clock = steps, clock
         self._last: tuple[int, float] | None = None
         self._step_s: float | None = None
 
-    def remaining_s(self, step: int) -> float | None:
+    def remaining_s(self, metrics: Metrics) -> float | None:
         """Seconds to the last step; None before the second step, and after the last."""
+        step, paused = int(metrics["step"]), float(metrics.get("phase/paused") or 0.0)
         now, last = self._clock(), self._last
         self._last = (step, now)
         if last is None:
             return None
-        lately_s = (now - last[1]) / max(step - last[0], 1)
+        lately_s = (1.0 - paused) * (now - last[1]) / max(step - last[0], 1)
         self._step_s = lately_s if self._step_s is None else self._step_s + MEMORY * (lately_s - self._step_s)
         return self._step_s * (self._steps - step) if step < self._steps else None
 
@@ -247,7 +248,7 @@ class PlainConsole:
             self._write(text if fraction is None else f"{fraction:4.0%} {text}")
 
     def step(self, metrics: Metrics) -> None:
-        remaining = self._pace.remaining_s(int(metrics["step"]))
+        remaining = self._pace.remaining_s(metrics)
         self._write(step_line(metrics, steps=self._steps, remaining_s=remaining))
 
     def evaluation(self, metrics: Metrics) -> None:
@@ -305,7 +306,7 @@ class RichConsole:
 
     def step(self, metrics: Metrics) -> None:
         step = int(metrics["step"])
-        remaining_s = self._pace.remaining_s(step)
+        remaining_s = self._pace.remaining_s(metrics)
         width = max(self._terminal.width, LEAST_WIDTH)
         line = step_line(metrics, steps=self._steps, remaining_s=remaining_s, width=width)
         self._show_step(step, remaining_s)

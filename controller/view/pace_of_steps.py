@@ -35,7 +35,7 @@ def pace_of(lines: Sequence[Line], step: int, config: Config, *, cap: float) -> 
         "mean_reward": _mean(line.get("reward/mean") for line in found[-PACE_STEPS:]),
         "tokens_per_s": _weighted(timed[-PACE_STEPS:], "throughput/tokens_per_s"),
         "verdict": _verdict(timed, config, cap),
-        **_left(seconds[-PACE_STEPS:], max(0, config.run.steps - step)),
+        **_left([_at_work_s(*one) for one in timed[-PACE_STEPS:]], max(0, config.run.steps - step)),
     }
 
 
@@ -49,6 +49,12 @@ def _timed(lines: Sequence[Line]) -> list[tuple[Line, float]]:
             found.append((line, float(now - before)))
         before = now
     return found[-MOST_STEPS:]
+
+
+def _at_work_s(line: Line, held: float) -> float:
+    """The seconds of a step without an operator's pause, which says nothing of those to come."""
+    paused: Any = line.get("phase/paused")
+    return held * (1.0 - paused) if is_number(paused) else held
 
 
 def _mean(values: Any) -> float | None:

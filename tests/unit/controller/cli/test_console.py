@@ -72,6 +72,16 @@ def test_the_remaining_time_follows_the_pace():
     assert lines[1].endswith("~14 s left")
 
 
+def test_a_pause_is_no_part_of_the_pace():
+    console, lines, clock = plain(steps=10)
+    console.step({"step": 1})
+    clock.now = 2.0
+    console.step({"step": 2})
+    clock.now = 604.0
+    console.step({"step": 3, "phase/paused": 600 / 602})
+    assert [line[-10:] for line in lines[1:]] == ["~16 s left", "~14 s left"]
+
+
 def test_plain_progress_is_told_at_first_then_now_and_then_and_at_the_end():
     console, lines, clock = plain()
     for fraction in (0.0, 0.1, 0.2):

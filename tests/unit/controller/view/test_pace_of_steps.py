@@ -40,6 +40,17 @@ def test_the_time_to_the_end_is_told_with_its_spread_and_narrows_where_steps_are
     assert recent(lines_of(60), 60)["left_s"] == 0
 
 
+def test_a_pause_is_no_part_of_the_time_to_the_end():
+    plain, paused = lines_of(40), lines_of(40, step_s=lambda step: 602.0 if step == 36 else 2.0)
+    paused[35]["phase/paused"] = 600 / 602
+    assert recent(plain, 40)["left_s"] == 40.0
+    found = recent(paused, 40)
+    assert [found[key] for key in ("left_least_s", "left_s", "left_most_s")] == pytest.approx([40.0] * 3)
+    assert found["seconds"] == 640.0  # what the verdict is of has a word for pauses
+    paused[35]["phase/paused"] = "x"
+    assert recent(paused, 40)["left_s"] == pytest.approx(1240.0)
+
+
 def test_only_steps_up_to_the_moment_that_is_shown_count():
     found = recent(lines_of(40), 12)
     assert found["reward"] == 0.12
