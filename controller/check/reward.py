@@ -14,7 +14,7 @@ from controller.check.source import Definition, look_up
 from controller.config.models import Config
 from protocol.asking import ask
 from protocol.errors import Unanswered
-from protocol.rewards.kinds import FunctionReward, NamedReward, entry_of
+from protocol.rewards.kinds import KINDS, FunctionReward, NamedReward, entry_of
 from protocol.rewards.shapes import Signature, missing_problem, offered_names, shape_problem
 
 IMPORT_S = 120.0  # for the module, which may pull in a large library
@@ -35,10 +35,10 @@ def reward_remarks(
                 if is_listed:  # else it is said where import paths are looked at
                     yield "error", f"{key}.function", found
                 continue
-            problems = list(_problems(found, scored, is_agent=config.agent.is_on))
-            is_known = found is not None and found.parameters is not None
+            signature = None if found is None else _signature(found)
+            problems = list(_problems(found, signature, scored, is_agent=config.agent.is_on))
         else:
-            problems, is_known = list(named_problems(entry, scored)), True
+            signature, problems = None, list(named_problems(entry, scored))
         for level, text in problems:
             yield level, key, text
         if any(level == "error" for level, _ in problems):
@@ -46,11 +46,10 @@ def reward_remarks(
         if calls:
             yield from _called(config, key, entry, scored)
         elif is_thorough:
-            known = "fits the data" if is_known else "cannot be read without importing it"
-            what = "its signature" if isinstance(entry, FunctionReward) else entry.kind
+            fit = _fit(entry, signature, scored, is_agent=config.agent.is_on)
             yield (
                 "note", key,
-                f"{what} {known}; it was not called. `launch.py check CONFIG --call-reward` calls "
+                f"{fit}; it was not called. `launch.py check CONFIG --call-reward` calls "
                 "it once, on the first row and made-up responses.",
             )  # fmt: skip
     yield from unscored_remarks(config.reward.rewards, samples)
@@ -72,8 +71,32 @@ def _scored(config: Config, samples: Sequence[Sample]) -> Iterator[tuple[str, Na
         yield key, entry, chosen if entry.when else trained
 
 
+def _signature(found: Definition) -> Signature | None:
+    """None if it cannot be read."""
+    taken = found.parameters
+    if taken is None:
+        return None
+    return Signature(taken.required, taken.names, taken.takes_any, taken.positional_only)
+
+
+def _fit(entry: NamedReward, signature: Signature | None, scored: Sequence[Sample], *, is_agent: bool) -> str:
+    """How far the columns that a reward needs were compared with rows of the data, in words."""
+    if isinstance(entry, FunctionReward):
+        if signature is None:
+            return "its signature cannot be read without importing it"
+        what, of_any = "its signature", offered_names(signature, {}, is_agent=is_agent) | {"prompt"}
+        needed = [name for name in signature.required if name not in of_any]
+    else:
+        what, needed = entry.kind, list(KINDS[entry.kind].columns(entry))
+    unseen = ", ".join(sample.section for sample in scored if not sample.rows)
+    if not needed or not unseen:
+        return f"{what} fits the data"
+    columns = ", ".join(f"`{name}`" for name in needed)
+    return f"{what} needs {columns}, not compared with {unseen}: no row of it is known before the run"
+
+
 def _problems(
-    found: Definition | None, scored: Sequence[Sample], *, is_agent: bool
+    found: Definition | None, signature: Signature | None, scored: Sequence[Sample], *, is_agent: bool
 ) -> Iterator[tuple[Level, str]]:
     if found is None:
         return
@@ -83,7 +106,7 @@ def _problems(
             f"{found.place} is a class; expected a function or an object with `__call__`. Make one object "
             f"in that file, `score = {found.name}()`, and name `score`.",
         )
-    if found.parameters is None:
+    if signature is None:
         return
     if not found.has_result:
         yield (
@@ -91,9 +114,6 @@ def _problems(
             f"{found.place} has no `return` with a value; expected a number per response, or a mapping "
             "with `score`.",
         )
-    taken = found.parameters
-    names = (taken.required, taken.names, taken.takes_any, taken.positional_only)
-    signature = Signature(*names)
     if problem := shape_problem(signature):
         yield "error", f"{found.place} {problem}"
         return
