@@ -33,7 +33,7 @@ def score(completion: str, answer: str) -> float:
     """1.0 if the response gives the answer behind its last {mark!r}, or at its end.
 
     `completion` is what the model said; every column of the row may be a parameter too, as `answer` is here
-    (also `prompt`, `ending`, `row`; an async function and whole groups: docs/rewards.md).
+    (also `prompt`, `ending`; `**columns` takes all; an async function and whole groups: docs/rewards.md).
     """
     said = completion.rpartition({mark!r})[2].strip().rstrip(".")
     return float(said.endswith(str(answer).strip()))

@@ -1,6 +1,7 @@
 """`launch.py init` writes what runs: it loads, passes the check, and scores."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from controller.cli.main import main
 from controller.cli.planning.init import columns_of
 from controller.config.load import load_config
 from protocol.errors import ConfigError
+from protocol.rewards.shapes import Signature, offered_names
 
 
 def errors(config):
@@ -28,6 +30,16 @@ def test_without_a_word_it_is_the_little_task_and_passes_the_check(tmp_path, mon
     exec((tmp_path / "mine" / "reward.py").read_text(), scope)
     assert scope["score"]("12=3 4=7 #7", "7") == 1.0
     assert scope["score"]("12=3 4=7 #8", "7") == 0.0
+
+
+def test_what_the_reward_file_says_may_be_a_parameter_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine"]) == 0
+    told = (tmp_path / "mine" / "reward.py").read_text().partition("(also ")[2].partition(";")[0]
+    names = re.findall(r"`(\w+)`", told)
+    assert names
+    signature = Signature(("completion", *names), ("completion", *names), takes_any=True)
+    assert set(names) <= offered_names(signature, {"prompt": "?"})
 
 
 NAMES = [
