@@ -1,5 +1,6 @@
 """What a configuration needs beside the workers is installed before the run starts, or named."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -193,3 +194,11 @@ def test_a_function_that_asks_at_a_door_by_its_shape_needs_the_packages_of_one(t
     assert found.extras == ["workers", "web"]
     assert str(found).startswith("agent.door ")
     assert "door" in agent or "the parameters of" in str(found)
+
+
+def test_the_table_of_what_is_installed_has_every_extra():
+    table = (Path(EXAMPLE).parents[1] / "docs" / "setup.md").read_text()
+    rows = [line.split("|")[3] for line in table.splitlines() if line.startswith("|")]
+    told = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+    assert told == set(install.EXTRAS)
+    assert told >= {need.extra for need in needs.NEEDS}
