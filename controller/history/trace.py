@@ -5,7 +5,9 @@ controller, and ends with the answer, or where its worker was lost; every slice 
 """
 
 import json
+import os
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -217,12 +219,40 @@ def write_trace(
 ) -> int:
     """Write the trace to a file and return how many slices it has.
 
-    As Chrome's JSON if the file's name ends with .json, else as TrackEvents. Raises: OSError, RunError.
+    As Chrome's JSON if the file's name ends with .json, else as TrackEvents. A file that is there is
+    replaced by a whole trace with a slice, or left as it is. Raises: OSError, RunError.
     """
     entries = trace(recording, begin_s=begin_s, end_s=end_s, workers=workers)
-    if not path.endswith(".json"):
-        with open(path, "wb") as packets:
-            return write_track_events(entries, packets)
+    write = _write_json if path.endswith(".json") else _write_packets
+    place = os.path.realpath(path)
+    if os.path.exists(place) and not os.path.isfile(place):  # a pipe, or /dev/stdout
+        return write(entries, place)
+    aside = f"{place}.partial"
+    try:
+        if slices := write(entries, aside):
+            os.replace(aside, place)
+        return slices
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
+
+
+def worker_names(recording: Recording) -> set[str]:
+    """Of all workers that ever attached. Raises: RunError if the history is damaged."""
+    events = (recorded.event for recorded in recording.events())
+    return {
+        event.message.name
+        for event in events
+        if isinstance(event, Received) and isinstance(event.message, messages.Attach)
+    }
+
+
+def _write_packets(entries: Iterator[Entry], path: str) -> int:
+    with open(path, "wb") as packets:
+        return write_track_events(entries, packets)
+
+
+def _write_json(entries: Iterator[Entry], path: str) -> int:
     slices = 0
     with open(path, "w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')

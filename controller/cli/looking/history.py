@@ -20,7 +20,7 @@ from controller.durability.replay import verdict_in_words
 from controller.history.compare_strategies import Shadow, agreement_in_words, other_config
 from controller.history.sample_text import SampleReader
 from controller.history.story import story as tell
-from controller.history.trace import write_trace
+from controller.history.trace import worker_names, write_trace
 from controller.simulation.measured import Measured
 from protocol.errors import ConfigError, RunError
 
@@ -159,15 +159,24 @@ def trace(
     """Write a run's history as a trace of what each worker did, for Perfetto (ui.perfetto.dev)."""
     names = frozenset(name.strip() for name in workers.split(",") if name.strip())
     until_s = inf if end_s is None else end_s
+    if until_s < begin_s:
+        raise ConfigError(
+            f"--to {until_s:g} is before --from {begin_s:g}; expected seconds of the run, in order."
+        )
     try:
         with Recording(run, on_progress=ReadingProgress().at_event) as recording:
+            if names and (unknown := names - (known := worker_names(recording))):
+                raise ConfigError(
+                    f"No worker of {run} was ever called {', '.join(sorted(unknown))}. Expected some of "
+                    f"{', '.join(sorted(known)) or '(none)'}."
+                )
             count = write_trace(recording, output, begin_s=begin_s, end_s=until_s, workers=names)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error
     if not count:
         raise ConfigError(
-            f"{output} has no slice: none of {', '.join(sorted(names)) or 'the workers'} did anything from "
-            f"{begin_s:g} s to {until_s:g} s. Expected names as `status` has them, and seconds of the run."
+            f"{output} was not written: none of {', '.join(sorted(names)) or 'the workers'} did anything "
+            f"from {begin_s:g} s to {until_s:g} s. Expected other seconds of the run, or other workers."
         )
     also = " or chrome://tracing" if output.endswith(".json") else ""
     say(f"{count} slices are in {output}; open it in ui.perfetto.dev{also}.")

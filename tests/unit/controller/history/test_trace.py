@@ -1,7 +1,10 @@
 """A run as a trace: every slice begins and ends, on the track of the worker that did it."""
 
 import json
+import os
 from collections import Counter
+
+import pytest
 
 from controller.cli.main import main
 from tests.support.answered_run import AnsweredRun
@@ -60,3 +63,35 @@ def test_a_slice_is_known_by_the_number_of_its_worker_and_not_by_the_secret_id_o
     begun = [entry for entry in traced(tmp_path, capsys) if "id" in entry]
     assert begun
     assert all(entry["id"] == f"{entry['pid']} {entry['name']}" for entry in begun)
+
+
+@pytest.mark.parametrize("name", ["trace.pftrace", "trace.json"])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--from", "99999"), "was not written: none of the workers did anything from 99999 s"),
+        (("--from", "10", "--to", "5"), "--to 5 is before --from 10"),
+        (("--workers", "nobody,trainer"), "was ever called nobody. Expected some of reward-0, rollout-0"),
+    ],
+)
+def test_a_trace_that_is_refused_leaves_the_one_before(tmp_path, capsys, name, words, told):
+    AnsweredRun(tmp_path / "run.db", steps=2).to_the_end()
+    file = tmp_path / "out" / name
+    file.parent.mkdir()
+    file.write_text("the one before")
+    assert main(["trace", str(tmp_path), "-o", str(file), *words]) == 2
+    assert told in capsys.readouterr().err
+    assert [(one.name, one.read_text()) for one in file.parent.iterdir()] == [(name, "the one before")]
+
+
+def test_a_trace_takes_the_place_of_the_one_before_and_goes_through_a_link_and_into_a_pipe(tmp_path):
+    AnsweredRun(tmp_path / "run.db", steps=2).to_the_end()
+    file, link = tmp_path / "trace.json", tmp_path / "link.json"
+    file.write_text("the one before")
+    link.symlink_to(file)
+    assert main(["trace", str(tmp_path), "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert json.loads(file.read_text())["traceEvents"]
+    assert main(["trace", str(tmp_path), "-o", os.devnull]) == 0
+    assert not os.path.isfile(os.devnull)
+    assert not list(tmp_path.glob("*.partial"))
