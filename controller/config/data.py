@@ -101,7 +101,7 @@ class DataSettings(RowSettings):
 
     shuffle: bool = True
     """Shuffle every pass over the data by `run.seed`; an iterable is taken as it comes. Parquet is shuffled
-    by row groups, and in windows of at most 65,536 rows and 64 MB: docs/data.md."""
+    by row groups, and in windows of at most 65,536 rows: docs/data.md."""
     epochs: int = Field(default=0, ge=0)
     """Passes over the data, over each source if there are several; 0 repeats until `run.steps` are made."""
     sources: list[SourceSettings] = Field(default_factory=list)

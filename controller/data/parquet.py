@@ -1,12 +1,13 @@
 """Parquet files, read row group by row group.
 
-Invariants: only the metadata of files is read when they are opened; a pass holds one window of rows, whatever
-the files hold. A shuffled pass takes the row groups in an order drawn from the seed, cuts what
-they hold into windows, and draws an order for each window: a row group cannot be entered in its middle, so a
-permutation of all rows would decode a row group for every row.
+Invariants: only the metadata of files is read when they are opened; a pass holds at most HELD_BYTES of rows
+and one batch, whatever the files hold. A shuffled pass takes the row groups in an order drawn from the seed,
+cuts what they hold into windows, and draws an order for each window: a row group cannot be entered in its
+middle, so a permutation of all rows would decode a row group for every row. A window is cut by the size that
+rows have in the file; one that is larger in memory is read again for each HELD_BYTES of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,11 @@ from controller.data import fingerprints
 from controller.data.tables import Found, Seed
 from protocol.errors import ConfigError
 
-WINDOW_ROWS = 65_536
-WINDOW_BYTES = 64 << 20
-BATCH_ROWS = 1024
+WINDOW_ROWS, LEAST_WINDOW_ROWS = 65_536, 1024
+WINDOW_BYTES = 64 << 20  # as the file encodes them: these three say the order of a pass, and so never change
+HELD_BYTES = 64 << 20  # of rows in memory
+BATCH_ROWS, FIRST_BATCH_ROWS = 1024, 16  # that are decoded at once; as long as their size is not known
+BATCH_BYTES = 4 << 20  # of these, by the largest rows so far
 BUFFER_BYTES = 1 << 20
 
 
@@ -28,6 +31,52 @@ class Part(NamedTuple):
     group: int
     first: int  # row of the file that it begins with
     rows: int
+
+
+class RowBatch(NamedTuple):
+    """Rows of a row group that follow each other."""
+
+    part: Part
+    first: int  # row of the file that it begins with
+    rows: Any
+
+
+class HeldRows(NamedTuple):
+    """Some rows of a batch, which are held until it is their turn."""
+
+    part: Part
+    numbers: np.ndarray  # of the rows in their file
+    turns: np.ndarray  # in the window
+    places: np.ndarray  # in the batch
+    batch: Any
+
+    def where(self, wanted: np.ndarray) -> "HeldRows":
+        """Some of them."""
+        return HeldRows(self.part, self.numbers[wanted], self.turns[wanted], self.places[wanted], self.batch)
+
+    def alone(self) -> "HeldRows":
+        """Without the memory of the batch's other rows."""
+        if len(self.places) == self.batch.num_rows:
+            return self
+        batch = self.batch.take(self.places)  # whose first call takes 0.3 s to import what it needs
+        return HeldRows(self.part, self.numbers, self.turns, np.arange(len(self.places)), batch)
+
+
+class RowStream:
+    """Batches, off whose front any number of rows is taken."""
+
+    def __init__(self, batches: Iterator[RowBatch]) -> None:
+        self._batches = batches
+        self._rest: RowBatch | None = None
+
+    def take(self, count: int) -> Iterator[RowBatch]:
+        """The next rows, or all that are left; to be read to the end."""
+        while count and (found := self._rest or next(self._batches, None)) is not None:
+            part, first, rows = found
+            self._rest = RowBatch(part, first + count, rows.slice(count)) if rows.num_rows > count else None
+            rows = rows.slice(0, count)
+            count -= rows.num_rows
+            yield RowBatch(part, first, rows)
 
 
 class Parquet:
@@ -56,8 +105,9 @@ class Parquet:
                     self._parts.append(Part(number, group, first, about.num_rows))
                 first, size = first + about.num_rows, size + about.total_byte_size
         self._count = sum(part.rows for part in self._parts)
-        row_bytes = max(1, size // max(1, self._count))
-        self._window = max(BATCH_ROWS, min(WINDOW_ROWS, WINDOW_BYTES // row_bytes))
+        self._encoded_bytes = row_bytes = max(1, size // max(1, self._count))
+        self._row_bytes = 0  # of a row in memory, in the batch so far that had the largest
+        self._window = max(LEAST_WINDOW_ROWS, min(WINDOW_ROWS, WINDOW_BYTES // row_bytes))
 
     def __len__(self) -> int:
         return self._count
@@ -71,72 +121,102 @@ class Parquet:
         order: Any = range(len(self._parts))
         if seed is None:
             for part, first, batch in self._batches(order, start):
-                yield from self._rows(part, first, batch)
+                for number, row in enumerate(batch.to_pylist(), first):
+                    yield self._place(part, number), row
             return
         order = np.random.default_rng(seed).permutation(len(self._parts))
         number, inside = divmod(start, self._window)
-        batches = self._batches(order, number * self._window)
-        held: list[tuple[Part, int, Any]] = []
-        while held or number * self._window < self._count:
-            held = _fill(held, batches, self._window)
-            window, held = _cut(held, self._window)
-            ends = np.cumsum([batch.num_rows for _, _, batch in window])
-            drawn = np.random.default_rng([*seed, number]).permutation(int(ends[-1]))
-            for index in drawn[inside:]:
-                piece = int(np.searchsorted(ends, index, side="right"))
-                part, first, batch = window[piece]
-                offset = int(index) - (int(ends[piece - 1]) if piece else 0)
-                yield from self._rows(part, first + offset, batch.slice(offset, 1))
+        stream = RowStream(self._batches(order, number * self._window))
+        while (begin := number * self._window) < self._count:
+            rows = min(self._window, self._count - begin)
+            turns = np.argsort(np.random.default_rng([*seed, number]).permutation(rows))
+            while inside < rows:
+                held = _gather(stream.take(rows), turns, inside)
+                inside += sum(len(piece.turns) for piece in held)
+                if inside < rows:  # the whole window again for more of it
+                    stream = RowStream(self._batches(order, begin))
+                yield from self._in_turn(held)
+                held.clear()  # before as much again is read
             number, inside = number + 1, 0
 
-    def _rows(self, part: Part, first: int, batch: Any) -> Iterator[Found]:
-        path = self._paths[part.file]
-        for number, row in enumerate(batch.to_pylist(), first):
-            yield f"{path}, row {number}", row
+    def _in_turn(self, held: list[HeldRows]) -> Iterator[Found]:
+        ends = np.cumsum([len(piece.turns) for piece in held])
+        for index in np.argsort(np.concatenate([piece.turns for piece in held])):
+            place = int(np.searchsorted(ends, index, side="right"))
+            piece = held[place]
+            offset = int(index) - (int(ends[place - 1]) if place else 0)
+            (row,) = piece.batch.slice(int(piece.places[offset]), 1).to_pylist()
+            yield self._place(piece.part, piece.numbers[offset]), row
 
-    def _batches(self, order: Any, skip: int) -> Iterator[tuple[Part, int, Any]]:
-        """Batches of these row groups in order, without the first `skip` rows.
+    def _place(self, part: Part, number: int) -> str:
+        return f"{self._paths[part.file]}, row {number}"
 
-        With each comes the row of the file that it begins with.
-        """
+    def _batches(self, order: Any, skip: int) -> Iterator[RowBatch]:
+        """Batches of these row groups in order, without the first `skip` rows."""
         for index in order:
             part = self._parts[index]
             if skip >= part.rows:
                 skip -= part.rows
                 continue
-            path, first = self._paths[part.file], part.first
+            yield from self._of_row_group(part, skip)
+            skip = 0
+
+    def _of_row_group(self, part: Part, skip: int) -> Iterator[RowBatch]:
+        """Without its first `skip` rows; begun again where rows turn out to be larger than any before."""
+        file = self._files[part.file]
+        while skip < part.rows:
+            at, count = 0, self._rows_at_once()
             try:
-                for batch in self._files[part.file].iter_batches(
-                    BATCH_ROWS, row_groups=[part.group], use_threads=False
-                ):
-                    left_out = min(skip, batch.num_rows)
-                    if left_out < batch.num_rows:
-                        yield part, first + left_out, batch.slice(left_out)
-                    first, skip = first + batch.num_rows, skip - left_out
+                for decoded in file.iter_batches(count, row_groups=[part.group], use_threads=False):
+                    rows = _plain(decoded)
+                    first = max(skip, at)
+                    at += rows.num_rows
+                    if at > first:
+                        skip = at
+                        yield RowBatch(part, part.first + first, rows.slice(rows.num_rows - (at - first)))
+                    self._row_bytes = max(self._row_bytes, rows.nbytes // max(1, rows.num_rows), 1)
+                    better = self._rows_at_once()
+                    if better * 2 < count or better > count:
+                        break
+                else:
+                    return
             except self._failures as error:
-                raise _unreadable(f"{path}, row group {part.group}", error) from error
+                raise _unreadable(f"{self._paths[part.file]}, row group {part.group}", error) from error
+
+    def _rows_at_once(self) -> int:
+        most = BATCH_ROWS if self._row_bytes else FIRST_BATCH_ROWS
+        return min(most, max(1, BATCH_BYTES // max(self._row_bytes, self._encoded_bytes)))
 
 
-def _fill(held: list[Any], batches: Iterator[Any], rows: int) -> list[Any]:
-    """With as many more batches as make a window, or all that are left."""
-    count = sum(batch.num_rows for _, _, batch in held)
-    while count < rows and (found := next(batches, None)) is not None:
-        held.append(found)
-        count += found[2].num_rows
+def _plain(rows: Any) -> Any:
+    """With the values of categories in place of their numbers: each batch would count all categories."""
+    columns = [one.dictionary_decode() if hasattr(one, "dictionary_decode") else one for one in rows.columns]
+    return type(rows).from_arrays(columns, names=rows.schema.names)
+
+
+def _gather(batches: Iterable[RowBatch], turns: np.ndarray, inside: int) -> list[HeldRows]:
+    """Of the rows of a window those that come next: as many as may be held, one at least.
+
+    `turns`: of each row of the window; those before `inside` have had theirs.
+    """
+    held: list[HeldRows] = []
+    at, size, end = 0, 0, len(turns)
+    for part, first, rows in batches:
+        places = np.arange(rows.num_rows)
+        piece = HeldRows(part, first + places, turns[at : at + rows.num_rows], places, rows)
+        at += rows.num_rows
+        piece = piece.where((piece.turns >= inside) & (piece.turns < end))
+        if len(piece.turns):
+            held.append(piece)
+            size += rows.nbytes
+        while size > HELD_BYTES and (count := sum(len(piece.turns) for piece in held)) > 1:
+            held = [piece.alone() for piece in held]
+            size = sum(piece.batch.nbytes for piece in held)
+            if size > HELD_BYTES:
+                end = int(np.sort(np.concatenate([piece.turns for piece in held]))[count * 3 // 4])
+                held = [few.alone() for piece in held if len((few := piece.where(piece.turns < end)).turns)]
+                size = sum(piece.batch.nbytes for piece in held)
     return held
-
-
-def _cut(held: list[Any], rows: int) -> tuple[list[Any], list[Any]]:
-    """The first `rows` rows, and the rest."""
-    window: list[Any] = []
-    while held and rows:
-        part, first, batch = held.pop(0)
-        if batch.num_rows > rows:
-            held.insert(0, (part, first + rows, batch.slice(rows)))
-            batch = batch.slice(0, rows)
-        window.append((part, first, batch))
-        rows -= batch.num_rows
-    return window, held
 
 
 def _unreadable(place: str, error: Exception) -> ConfigError:

@@ -91,7 +91,7 @@ unit/controller/core/test_core.py: controller/core/state/run_state controller/co
 unit/controller/durability/test_payload_given.py: protocol/messages/from_agents
 unit/controller/durability/test_kept_payload.py: controller/durability/kept_sets
 unit/controller/data/test_fingerprints.py: controller/data/sources controller/data/text_files
-unit/controller/data/test_formats.py: controller/data/parquet controller/data/tables
+unit/controller/data/test_formats.py: controller/data/tables
 unit/controller/data/test_prompts.py: controller/data/saved
 unit/controller/host/test_prompt_reader.py: controller/host/daemon_thread
 unit/controller/host/test_stepper.py: controller/host/resumed_run

@@ -68,6 +68,7 @@ def test_every_format_gives_every_row_once_a_pass_in_an_order_of_the_seed(tmp_pa
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_source_goes_on_from_any_cursor(tmp_path, name, is_shuffled, monkeypatch):
     monkeypatch.setattr("controller.data.parquet.WINDOW_ROWS", 100)
+    monkeypatch.setattr("controller.data.parquet.LEAST_WINDOW_ROWS", 30)
     monkeypatch.setattr("controller.data.parquet.BATCH_ROWS", 30)
     settings = config(MAKERS[name](tmp_path / name), shuffle=is_shuffled)
     whole = numbers(PromptSource(settings), 2 * COUNT + 50)
