@@ -1,12 +1,14 @@
 """`launch.py samples RUN`: what the model said, in the terminal or as JSONL.
 
-Invariants: the run is only read, also while it goes on; no word of a model drives the terminal.
+Invariants: the run is only read, also while it goes on; no word of a model drives the terminal; a group is
+printed before the next one is read.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import count
 from typing import Annotated, Literal
 
@@ -25,6 +27,7 @@ from protocol.plain_text import plain
 Colour = Literal["version", "logprob", "drift", "weight"]
 Sort = Literal["newest", "reward", "advantage", "length", "drift", "repeats"]
 Shown = tuple[SampleGroup, SampleResponse]
+MOST_HELD = 4  # groups of a search, of which further responses may follow
 
 
 class Only(StrEnum):
@@ -81,12 +84,13 @@ def samples(
     with Recording(run) as recording:
         reader = SampleReader(recording)
         if query.is_empty:
-            found = [
-                sample for key in _wanted(reader, step, group, every, run) if (sample := reader.read(*key))
-            ]
-            shown = [(sample, one) for sample in found for one in _best_and_worst(sample.responses, most)]
-            if jsonl:
-                shown = [(sample, one) for sample in found for one in sample.responses]
+            found = (reader.read(*key) for key in _wanted(reader, step, group, every, run))
+            shown: Iterable[Shown] = (
+                (sample, one)
+                for sample in found
+                if sample is not None
+                for one in (sample.responses if jsonl else _best_and_worst(sample.responses, most))
+            )
         else:
             shown = _searched(recording, reader, replace(query, step=step, group=group), limit, run)
         _tell(reader, shown, by=by, jsonl=jsonl)
@@ -101,32 +105,41 @@ def _tell(reader: SampleReader, shown: Iterable[Shown], *, by: Colour, jsonl: bo
         return
     if not reader.has_text:
         say("The run's tokenizer is not here, so tokens are shown by their numbers.", is_error=True)
-    shown = list(shown)
-    if by in ("drift", "weight") and not any(sample.is_corrected for sample, _ in shown):
+    is_told = by not in ("drift", "weight")
+
+    def noting() -> Iterator[Shown]:
+        nonlocal is_told
+        for sample, one in shown:
+            is_told = is_told or sample.is_corrected
+            yield sample, one
+
+    show_responses(noting(), by=by)
+    if not is_told:
         say("The trainer told nothing of these tokens: no drift and no weight is known.", is_error=True)
-    show_responses(shown, by=by)
 
 
 def _searched(
     recording: Recording, reader: SampleReader, query: SampleQuery, limit: int, run: str
-) -> list[Shown]:
+) -> Iterator[Shown]:
     """At most so many responses that were looked for. Raises: ConfigError if there is none."""
-    search, found = SampleSearch(), list[Shown]()
+    search, keys = SampleSearch(), list[tuple[int, int, int]]()
     for page in count():
         asked = replace(query, page=page)
         known = search.find(recording, asked, texts=lambda key: reader.texts(*key), is_late=lambda: False)
         names = ("step", "group", "member")
-        for step, group, member in zip(*(known.lines[name].tolist() for name in names), strict=True):
-            if (sample := reader.read(step, group)) is not None:
-                found += [(sample, one) for one in sample.responses if one.member == member]
+        keys += zip(*(known.lines[name].tolist() for name in names), strict=True)
         if (page + 1) * PER_PAGE >= min(limit, known.count):
             break
-    if not found:
+    read, is_any = lru_cache(MOST_HELD)(reader.read), False
+    for step, group, member in keys[:limit]:
+        if (sample := read(step, group)) is not None:
+            is_any = True
+            yield from ((sample, one) for one in sample.responses if one.member == member)
+    if not is_any:
         raise ConfigError(
             f"{run} holds no sample like that, of {len(search.index.table)} responses that are kept. Leave "
             "a filter out."
         )
-    return found[:limit]
 
 
 def _wanted(

@@ -6,11 +6,12 @@ import json
 import pytest
 from rich.console import Console
 
+from controller.cli.looking import samples
 from controller.cli.looking.samples import show
 from controller.cli.main import main
 from controller.core.decisions.training import trainer_batches
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
-from controller.history.sample_text import SampleGroup, SampleResponse, SampleToken
+from controller.history.sample_text import SampleGroup, SampleReader, SampleResponse, SampleToken
 from tests.support.kept_samples import add_samples, kept, response
 from tests.support.scripted import TRAINED_LOGPROB, WEIGHT, Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
@@ -68,6 +69,30 @@ def test_more_than_a_page_is_looked_for_and_each_once(tmp_path, capsys):
     found = looked_for(run, capsys, "--sort", "length", "--limit", "70")
     assert len({line["member"] for line in found}) == len(found) == 70
     assert len(looked_for(run, capsys, "--sort", "length", "--limit", "300")) == 100
+
+
+def reads_and_prints(monkeypatch):
+    """What a command does from now on: the groups that it reads, and "print"."""
+    done, read = [], SampleReader.read
+    monkeypatch.setattr(SampleReader, "read", lambda self, *key: done.append(key) or read(self, *key))
+    monkeypatch.setattr(samples, "print", lambda *words, **how: done.append("print"), raising=False)
+    return done
+
+
+def test_a_group_is_printed_before_the_next_one_is_read(tmp_path, monkeypatch):
+    run = a_run(tmp_path, groups=4)
+    done = reads_and_prints(monkeypatch)
+    assert main(["samples", run, "--all", "--jsonl"]) == 0
+    assert [word == "print" for word in done] == [False, True, True] * 6
+
+
+def test_a_search_reads_what_it_shows_and_each_group_once(tmp_path, monkeypatch):
+    run = a_run(tmp_path, groups=0)
+    for step in (8, 9):
+        add_samples(tmp_path, [kept(step, step, [response(n, [step] * 99) for n in range(30)])])
+    done = reads_and_prints(monkeypatch)
+    assert main(["samples", run, "--jsonl", "--only", "equal", "--limit", "3"]) == 0
+    assert done == [(9, 9), "print", "print", "print"]
 
 
 def test_held_out_answers_have_no_advantage_and_are_not_of_the_newest_step(tmp_path, capsys):
