@@ -1,25 +1,29 @@
 """Upper bounds on throughput: what no scheduler can beat on a simulated cluster.
 
 Invariants: a bound holds for every policy that trains every response it starts and never breaks the
-staleness bound; it is fluid, steady and clairvoyant, so it is not always reached. Steady: every batch holds
-every length, so batches that are too small to hold the longest can beat it by some percent. Groups: each
-member of a group has to fit the same window, and a member's length has the workload's distribution whatever
-the correlation, so the program per response stays a bound; that a group waits for its slowest is not charged.
+staleness bound; it is fluid, steady and clairvoyant, so it is not always reached. It takes batches as chance
+makes them out of groups: who could sort what is in flight by length would make others, and is not held by it.
+Groups: each member of a group has to fit the same window, and that a group waits for its slowest is charged
+by this alone.
 
 The program: decode steps are sorted by how long they take, from s_k to s_k+1; the last kind has no end.
 Variables: f_ck, share of the tokens of a class of lengths c decoded in steps of kind k; y_k, instance
 seconds in such steps; n_k, how many there are; z_k, share of the prefill there; and the period. Each step
 pays its fixed part, its compute, its reading of the KV cache (each token with the mean context of its
 response) and its prefill; the KV of those that decode fits, where siblings share their prompt as far as can
-be. A response counts s_k for each of its steps of kind k, the least that it can take, and has to fit into
-what the staleness bound leaves it; all y_k together have to fit into the instances' time. So whatever a
+be. A response counts s_k for each of its steps of kind k, the least that it can take; all y_k together
+have to fit into the instances' time. And w_b, the mean window of the batches whose longest response is of
+class b: what the staleness bound leaves to responses. It is no shorter than that response alone, and the
+responses of a class take no longer than the windows of their batches do on average; the windows of all
+batches together are as long as (max_staleness + 1) of all periods, less what each window loses. So whatever a
 policy does is a point of the program, however coarse the kinds are, and the least period is no longer than
 its own. Finer kinds come closer; most are near the fastest step, where the longest responses run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +33,14 @@ from controller.simulation.charges import train_token_s
 from controller.simulation.simulated_workers import distribution_of, step_cost
 from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK
-from workers.simulated.workload import classes
+from workers.simulated.workload import NORMAL, classes
 
 LENGTH_CLASSES = 48
 TAIL, TAIL_CLASSES = 0.04, 20  # the longest decide at small bounds: one class of the last 2 % hides them
 STEP_KINDS = 128
 SLOWEST_STEPS = 20.0  # times the fastest: from there on steps are of one kind
+COMMON_SCORES = 1_000  # equally likely ones that stand for all prompts
+LEAST_CHANCE = 1e-6  # rarer kinds of batches are counted as those with the longest responses
 NEAR_FASTEST = 1.5  # 1: edges of the kinds are a geometric series; more: the closer, the faster the steps
 
 
@@ -48,6 +54,8 @@ class Demand:
     prefill_tokens: float  # per response: a prompt that siblings share is prefilled once
     held_tokens: float  # of KV per response beside its own tokens: siblings that run together share a prompt
     batch: int  # responses of a train step
+    group_size: int
+    correlation: float  # of the normal scores of the lengths in a group
     kv_tokens: int
     rows: int
     capacity: float  # sum of the speeds of all instances
@@ -79,6 +87,8 @@ class Demand:
             prefill_tokens=prompt / rollout.group_size,
             held_tokens=prompt / rollout.group_size,
             batch=batch,
+            group_size=rollout.group_size,
+            correlation=simulation.workload.group_correlation,
             kv_tokens=simulation.engine.kv_blocks * BLOCK,
             rows=rollout.max_running,
             capacity=sum(all_speeds),
@@ -119,36 +129,90 @@ def shortest_period_s(demand: Demand, max_staleness: int | None, kinds: int = ST
 
     `kinds`: of steps; fewer give a period that is shorter, never longer.
     """
+    middles = (np.arange(COMMON_SCORES) + 0.5) / COMMON_SCORES
+    common = sqrt(demand.correlation) * np.array([NORMAL.inv_cdf(middle) for middle in middles])
+    mixed = Batches(demand.classes, common)
+    return shortest_s(demand, [mixed], max_staleness, kinds)
+
+
+class Batches(NamedTuple):
+    """Batches whose groups come from the same prompts."""
+
+    classes: tuple[tuple[float, float], ...]  # (response tokens, share of the responses), shortest first
+    common: Any  # (prompts,): what the normal scores of all responses to a prompt have in common
+
+
+def shortest_s(
+    demand: Demand, batches: Sequence[Batches], max_staleness: int | None, kinds: int = STEP_KINDS
+) -> float:
+    """Least seconds for one batch of each of these; `kinds` of steps. None: staleness does not matter."""
     from scipy import sparse
     from scipy.optimize import linprog  # late: only bounds need it
 
-    program = program_of(demand, kinds)
-    windows = [sparse.csr_matrix((0, 1))]
-    rows, limits, least_s = [program.rows], [program.limits], demand.train_s
+    count = len(batches)
+    every = tuple((length, share / count) for one in batches for length, share in one.classes)
+    program = program_of(replace(demand, classes=every), kinds)
+    capacity = demand.capacity / (count * demand.batch)  # for each response
+    columns, windows = program.busy.shape[1], len(every)
+    rows = [
+        sparse.hstack([program.rows, sparse.csr_matrix((len(program.limits), windows + 1))]),
+        sparse.hstack([program.busy, sparse.csr_matrix((1, windows)), [[-capacity]]]),
+    ]
+    limits, alone = [program.limits, np.zeros(1)], np.zeros(windows)
     if max_staleness is not None:
-        versions = max_staleness + 1
-        longest_s = alone_s(demand, max(length for length, _ in demand.classes)) / demand.fastest
-        least_s = max(least_s, (demand.lost_s + longest_s) / versions)
-        rows.append(program.latencies)
-        count = program.latencies.shape[0]
-        windows = [sparse.csr_matrix(np.full((count, 1), -versions * demand.fastest))]
-        limits.append(np.full(count, -demand.lost_s * demand.fastest))
-    rows.append(program.busy)
-    limits.append(np.zeros(1))
-    periods = sparse.vstack(
-        [sparse.csr_matrix((len(program.limits), 1)), *windows, sparse.csr_matrix([[-demand.capacity]])]
-    )
-    columns = program.busy.shape[1]
-    equal: Any = sparse.hstack([program.equal, sparse.csr_matrix((program.equal.shape[0], 1))])
-    matrix: Any = sparse.hstack([sparse.vstack(rows), periods])
-    cost = np.zeros(columns + 1)
+        made = [composition_of(one, demand) for one in batches]
+        around = sparse.block_diag([one.around for one in made])
+        longest = np.concatenate([one.longest for one in made])
+        alone = np.array([alone_s(demand, length) / demand.fastest for length, _ in every])
+        rows += [
+            sparse.hstack([program.latencies, -demand.fastest * around, sparse.csr_matrix((windows, 1))]),
+            sparse.csr_matrix(np.concatenate([np.zeros(columns), longest, [-(max_staleness + 1.0)]])),
+        ]
+        limits += [np.zeros(windows), np.array([-count * demand.lost_s])]
+    equal: Any = sparse.hstack([program.equal, sparse.csr_matrix((program.equal.shape[0], windows + 1))])
+    matrix: Any = sparse.vstack(rows)
+    cost = np.zeros(columns + windows + 1)
     cost[-1] = 1.0
+    least = [*[(0.0, None)] * columns, *((one, None) for one in alone), (count * demand.train_s, None)]
     solved: Any = linprog(
         cost, A_ub=matrix.tocsr(), b_ub=np.concatenate(limits), A_eq=equal.tocsr(),
-        b_eq=np.ones(equal.shape[0]), bounds=[*[(0.0, None)] * columns, (least_s, None)], method="highs",
+        b_eq=np.ones(equal.shape[0]), bounds=least, method="highs",
     )  # fmt: skip
     assert solved.status == 0, solved.message
     return float(solved.fun)
+
+
+class Composition(NamedTuple):
+    """Which lengths meet in a batch that chance makes, of n classes of lengths."""
+
+    longest: Any  # (n,): chance that the longest response of a batch is of this class
+    around: Any  # (n, n): of the responses of a class, the share in batches whose longest is of each class
+
+
+def composition_of(batches: Batches, demand: Demand) -> Composition:
+    """What the batches hold, by the group size and the correlation of the demand."""
+    from scipy.special import ndtr
+
+    shares = np.array([share for _, share in batches.classes])
+    size, groups = demand.group_size, max(1, demand.batch // demand.group_size)
+    own = max(sqrt(1 - demand.correlation), 1e-3)
+    low, high = np.full(len(shares), -50.0), np.full(len(shares), 50.0)
+    for _ in range(60):  # edges of the classes as scores
+        middle = (low + high) / 2
+        is_low = ndtr((middle - batches.common[:, None]) / own).mean(axis=0) < np.cumsum(shares)
+        low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
+    up_to = ndtr((high - batches.common[:, None]) / own)  # (prompts, n): a response is of this class or less
+    up_to[:, -1] = 1.0
+    in_class = np.diff(up_to, axis=1, prepend=0.0)
+    whole = (up_to**size).mean(axis=0)  # a group, likewise
+    # a response of this class, in a group whose longest is of that class or less
+    one_of = in_class.T @ up_to ** (size - 1) / len(batches.common)
+    upper = np.triu(one_of * whole ** (groups - 1) / in_class.mean(axis=0)[:, None])
+    longest, around = np.diff(whole**groups, prepend=0.0), np.diff(upper, axis=1, prepend=0.0)
+    is_rare = (longest < LEAST_CHANCE)[None, :] | (around < LEAST_CHANCE)
+    is_rare[:, -1] = False
+    around[:, -1] += np.where(is_rare, around, 0.0).sum(axis=1)
+    return Composition(np.where(longest < LEAST_CHANCE, 0.0, longest), np.where(is_rare, 0.0, around))
 
 
 def alone_s(demand: Demand, length: float) -> float:
@@ -168,20 +232,17 @@ class StepProgram(NamedTuple):
 
 
 def program_of(demand: Demand, kinds: int = STEP_KINDS) -> StepProgram:
-    """What one batch demands of the instances, with so many kinds of steps."""
+    """What a mean response demands of the instances, with so many kinds of steps."""
     from scipy import sparse
 
     cost = demand.cost
     lengths = np.array([length for length, _ in demand.classes])
-    tokens = (
-        demand.batch * np.array([share for _, share in demand.classes]) * lengths
-    )  # of a class, per batch
+    tokens = np.array([share for _, share in demand.classes]) * lengths
     fastest_s = cost.decode_s(1) + cost.decode_context_s * demand.prompt_tokens
     from_s = fastest_s * SLOWEST_STEPS ** (np.linspace(0.0, 1.0, kinds) ** NEAR_FASTEST)
     to_s = np.append(from_s[1:], 0.0)
     each, none = sparse.identity(kinds), sparse.csr_matrix((kinds, kinds))
-    prefilled = demand.batch * demand.prefill_tokens
-    pairs_s = cost.prefill_pair_s * prefilled * demand.prompt_tokens
+    pairs_s = cost.prefill_pair_s * demand.prefill_tokens * demand.prompt_tokens
 
     def row(per_token: Any, seconds: Any, steps: Any, prefill: float = 0.0) -> Any:
         """One inequality for each kind of step."""
@@ -195,10 +256,10 @@ def program_of(demand: Demand, kinds: int = STEP_KINDS) -> StepProgram:
             reading + cost.token_s,
             -each,
             (cost.decode_base_s + cost.step_base_s) * each,
-            pairs_s + cost.token_s * prefilled,
+            pairs_s + cost.token_s * demand.prefill_tokens,
         ),
-        row(demand.held_tokens + lengths / 2, none, -demand.kv_tokens * each),
-        row(zeros + 1, none, -demand.rows * each),
+        row((demand.held_tokens + lengths / 2) / demand.kv_tokens, none, -each),
+        row((zeros + 1) / demand.rows, none, -each),
         row(zeros, -each, sparse.diags(from_s)),
         row(zeros, each, sparse.diags(-to_s))[:-1],  # the last kind has no end
     ]

@@ -2,10 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from controller.config.models import Config
-from controller.simulation.bounds import Demand, alone_s, shortest_period_s, throughput_bound
+from controller.simulation.bounds import (
+    Batches,
+    Demand,
+    alone_s,
+    composition_of,
+    shortest_period_s,
+    throughput_bound,
+)
 from controller.simulation.compare import compare
 from tests.support.published_study import bound_in_equal_classes, bounded_cluster
 
@@ -71,3 +79,47 @@ def test_fewer_kinds_of_steps_never_lower_the_bound():
     found = [shortest_period_s(demand, 1, kinds) for kinds in (17, 33, 65, 129)]  # each splits the one before
     assert found == sorted(found)
     assert found[-1] / found[-2] < 1.02
+
+
+def few_responses(kind, *, batch_groups, group_size, correlation=0.0) -> Config:
+    """Batches of few responses, which seldom hold a long one; an instance for each response."""
+    config = fixed(
+        prompt=64, response=1024, group_size=group_size, batch_groups=batch_groups,
+        instances=batch_groups * group_size, most=0,
+    )  # fmt: skip
+    tree = config.model_dump()
+    tree["run"]["steps"] = 321
+    tree["simulation"]["workload"] |= {"kind": kind, "group_correlation": correlation}
+    return Config.model_validate(tree)
+
+
+@pytest.mark.parametrize(("kind", "groups", "size"), [("bimodal", 4, 1), ("power_law", 2, 2)])
+def test_runs_of_batches_that_seldom_hold_a_long_response_reach_the_bound_and_do_not_pass_it(
+    kind, groups, size
+):
+    config = few_responses(kind, batch_groups=groups, group_size=size, correlation=0.8 * (size > 1))
+    (row,) = compare(config, strategies=["greedy"], bounds=[0], seeds=[1, 2])
+    assert 0.9 < row.mean("trajectories_per_s") / row.upper_bound < 1.01
+
+
+def test_a_batch_holds_a_long_response_as_often_as_chance_has_it():
+    lengths = ((100.0, 0.9), (1000.0, 0.1))
+    demand = replace(Demand.of(few_responses("bimodal", batch_groups=3, group_size=2)), classes=lengths)
+    none = Batches(lengths, np.zeros(1))
+    found = composition_of(none, demand)
+    assert found.longest == pytest.approx([0.9**6, 1 - 0.9**6])
+    assert found.around == pytest.approx(np.array([[0.9**5, 1 - 0.9**5], [0, 1]]))
+    draws = np.random.default_rng(0).normal(size=100_000)
+    alike = composition_of(Batches(lengths, draws), replace(demand, correlation=1.0))
+    assert alike.longest == pytest.approx([0.9**3, 1 - 0.9**3], abs=2e-3)  # of groups, not of responses
+    assert alike.around[0] == pytest.approx([0.9**2, 1 - 0.9**2], abs=2e-3)
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_large_batches_hold_every_length(most):
+    demand = Demand.of(bounded_cluster("uniform", 8192, max_staleness=most))
+    sixteenfold = replace(demand, batch=16 * demand.batch, capacity=16 * demand.capacity)
+    period_s = shortest_period_s(sixteenfold, most)
+    assert period_s == pytest.approx(shortest_period_s(demand, most), rel=2e-3)
+    longest_s = alone_s(demand, demand.classes[-1][0]) / demand.fastest
+    assert period_s >= (longest_s + demand.lost_s) / (most + 1) * (1 - 1e-6)

@@ -30,7 +30,7 @@ def test_batches_of_which_nothing_is_known_have_the_bound_of_mixed_ones():
 
 def test_batches_of_similar_length_have_a_higher_bound():
     config = cluster(0.8)
-    means = [sum(length * share for length, share in kind) for kind in batches_of(config, seen=8)]
+    means = [sum(length * share for length, share in kind.classes) for kind in batches_of(config, seen=8)]
     assert means == sorted(means)
     assert means[-1] > 4 * means[0]
     assert similar_bound(config, seen=8) > 1.2 * throughput_bound(config)
