@@ -8,6 +8,7 @@ the cell's own max_staleness.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import fmean
 from typing import get_args
 
@@ -16,13 +17,15 @@ from controller.config.rules import cross_field_problems
 from controller.simulation.bounds import hardware_bound, throughput_bound
 from controller.simulation.faults import Faults
 from controller.simulation.host import Outcome, Simulation
-from controller.simulation.records import Load, Window, whole_cycles, window
+from controller.simulation.records import Load, Window, sampler_cycle, whole_cycles, window
+from controller.simulation.similar_bound import similar_bound
 from protocol.errors import ConfigError
 from strategies.presets import FIXED_BOUND, PRESETS
 
 TRANSIENT_STEPS = 10  # a run needs about so many to reach its steady state
 ENDLESS_LEASE_S = 1e7  # where nobody falls silent, signs of life would only cost time
 STRATEGIES: tuple[str, ...] = get_args(StalenessSettings.model_fields["strategy"].annotation)
+SIMILAR = ("similar_length", "similar_length_shuffled")
 PRESET_KEYS = {key for preset in PRESETS.values() for key in preset} - {"max_staleness"}
 
 
@@ -47,9 +50,14 @@ class Row:
     strategy: str
     max_staleness: int
     cells: tuple[Cell, ...]
-    upper_bound: float  # trajectories per second
+    upper_bound: float | None  # trajectories per second; None: of the sampler's batches none is known
     hardware_bound: float
     sync: float | None  # trajectories per second of the strategy `sync`
+
+    @property
+    def share_of_bound(self) -> float | None:
+        """Its speed over the upper bound; None where there is none."""
+        return self.mean("trajectories_per_s") / self.upper_bound if self.upper_bound else None
 
     @property
     def failures(self) -> list[str]:
@@ -145,12 +153,23 @@ def compare(
                 else _cell(own, strategy, bound, seed)
             )
             on_cell(cells[-1])
-        row = Row(strategy, bound, tuple(cells), throughput_bound(own), hardware_bound(own), sync)
+        row = Row(strategy, bound, tuple(cells), upper_bound_of(own), hardware_bound(own), sync)
         if strategy == "sync":
             sync = row.mean("trajectories_per_s") or None
             row = Row(strategy, bound, row.cells, row.upper_bound, row.hardware_bound, sync)
         rows.append(row)
     return rows
+
+
+def upper_bound_of(config: Config) -> float | None:
+    """The upper bound of batches as the sampler of a configuration makes them; None if nobody knows them."""
+    sampler, workload = config.staleness.sampler, config.simulation.workload
+    if sampler not in ("in_order", *SIMILAR):
+        return None
+    if sampler == "in_order" or not workload.prompts:  # prompts that never come again stay in order
+        return throughput_bound(config)
+    epochs = ceil(config.run.steps * config.trainer.batch_groups / workload.prompts)
+    return similar_bound(config, seen=config.rollout.group_size * max(1, epochs - 1))
 
 
 def _pairs(strategies: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[str, int]]:
@@ -165,7 +184,7 @@ def _cell(config: Config, strategy: str, bound: int, seed: int) -> Cell:
     if outcome is None or reason:
         return Cell(strategy, bound, seed, None, reason, outcome.events if outcome else 0, Load(), told)
     skip = min(TRANSIENT_STEPS, len(outcome.starts) // 3)
-    skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1)
+    skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1, cycle=sampler_cycle(config))
     figures = window(outcome.starts, max_staleness=bound, skip=skip)
     if figures is None:
         reason = f"{len(outcome.starts)} train steps are too few to measure; raise run.steps to 20 or more."

@@ -12,6 +12,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
+from controller.config.models import Config
 from protocol.messages import Train
 from workers.simulated import SimulatedRollout, SimulatedTrainer
 
@@ -119,13 +120,22 @@ class Window:
     preemptions: int
 
 
-def whole_cycles(starts: Sequence[TrainStart], *, skip: int, most: int) -> int:
-    """`skip`, or up to `most` - 1 train starts more: from there to the last one the run makes whole cycles.
+def sampler_cycle(config: Config) -> int:
+    """Batches of a window in which a sampler reorders prompts; 0 without one."""
+    return 0 if config.staleness.sampler == "in_order" else config.staleness.sampler_batches
+
+
+def whole_cycles(starts: Sequence[TrainStart], *, skip: int, most: int, cycle: int = 0) -> int:
+    """`skip`, or some train starts more: from there to the last one the run makes whole cycles.
 
     Where many groups end together, steps come in bursts, and again after as many steps as batches are in
-    flight, at most `most`. The cycle is the lag at which the seconds between two starts repeat best.
+    flight, at most `most`. The cycle is the lag at which the seconds between two starts repeat best. A
+    sampler has a `cycle` of its own, its window: only over that no length is favoured. Where there are so
+    many train starts, it counts alone.
     """
     gaps = [after.at_s - before.at_s for before, after in pairwise(starts[skip:])]
+    if cycle and len(gaps) >= cycle:
+        return skip + len(gaps) % cycle
     lags = range(1, min(most, len(gaps) // 2) + 1)
 
     def apart_s(lag: int) -> float:

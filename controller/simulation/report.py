@@ -36,7 +36,7 @@ def cells_of(row: Row) -> list[str]:
         with_interval(row.values("trajectories_per_s")),
         with_interval(row.values("tokens_per_s"), ",.0f"),
         f"{speed / row.sync:.2f}" if row.sync else "-",
-        f"{speed / row.upper_bound:.2f}",
+        "-" if row.share_of_bound is None else f"{row.share_of_bound:.2f}",
         f"{row.mean('trainer_idle'):.0%}",
         f"{row.mean('rollout_idle'):.0%}",
         f"{row.mean('staleness_mean'):.2f}/{oldest}",
@@ -96,7 +96,7 @@ def _row_record(row: Row) -> dict[str, Any]:
         "trajectories_per_s": row.mean("trajectories_per_s"),
         "trajectories_per_s_half_width": half_width(row.values("trajectories_per_s")),
         "ratio_to_sync": row.mean("trajectories_per_s") / row.sync if row.sync else None,
-        "share_of_bound": row.mean("trajectories_per_s") / row.upper_bound,
+        "share_of_bound": row.share_of_bound,
         "upper_bound": row.upper_bound,
         "hardware_bound": row.hardware_bound,
         "runs": [_cell_record(cell) for cell in row.cells],
@@ -117,8 +117,9 @@ def _plot_throughput(rows: Sequence[Row], folder: Path) -> None:
         bounds = [row.max_staleness for row in own]
         speeds = [row.mean("trajectories_per_s") for row in own]
         axes.plot(bounds, speeds, marker=MARKERS[i % len(MARKERS)], color=f"C{i}", label=strategy)
-    limits = sorted({row.max_staleness: row.upper_bound for row in rows}.items())
-    axes.plot(*zip(*limits, strict=True), color="black", linestyle="--", linewidth=1, label="upper bound")
+    limits = sorted({row.max_staleness: row.upper_bound for row in rows if row.upper_bound}.items())
+    if limits:
+        axes.plot(*zip(*limits, strict=True), color="black", linestyle="--", linewidth=1, label="upper bound")
     axes.axhline(max(row.hardware_bound for row in rows), color="grey", linestyle=":", linewidth=1,
                  label="hardware")  # fmt: skip
     axes.set(xlabel="bound on staleness (versions)", ylabel="trajectories/s", ylim=(0, None))

@@ -9,6 +9,7 @@ least. What lengths meet in a batch is chance among the prompts that the order p
 """
 
 import random
+from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
 
@@ -17,7 +18,7 @@ import numpy as np
 from controller.config.models import Config
 from controller.simulation.bounds import Batches, Demand, shortest_s, with_tail
 from controller.simulation.simulated_workers import distribution_of
-from workers.simulated.workload import NORMAL
+from workers.simulated.workload import NORMAL, Distribution
 
 PROMPTS, RESPONSES = 4_000, 4  # that stand for the workload, drawn from one seed
 CLASSES, TAIL_CLASSES = 14, 5  # of each batch
@@ -29,15 +30,20 @@ def similar_bound(config: Config, *, seen: int) -> float:
     `seen`: earlier responses to each prompt that the order is made by; their lengths share the workload's
     `group_correlation` with the next ones.
     """
-    demand, batches = Demand.of(config), batches_of(config, seen=seen)
-    return len(batches) * demand.batch / shortest_s(demand, batches, config.staleness.max_staleness)
+    demand, staleness = Demand.of(config), config.staleness
+    asked = (demand, distribution_of(config), staleness.sampler_batches, seen)
+    return staleness.sampler_batches * demand.batch / _window_s(*asked, staleness.max_staleness)
 
 
-def batches_of(config: Config, *, seen: int) -> list[Batches]:
-    """The batches of a window, of the shortest responses first."""
-    draw, distribution = random.Random(0), distribution_of(config)
-    rho = config.simulation.workload.group_correlation
-    own, shared = sqrt(1 - rho), sqrt(rho)
+@lru_cache(maxsize=64)  # several strategies ask for the same
+def _window_s(demand: Demand, lengths: Distribution, count: int, seen: int, max_staleness: int) -> float:
+    return shortest_s(demand, batches_of(demand.correlation, lengths, count, seen=seen), max_staleness)
+
+
+def batches_of(correlation: float, distribution: Distribution, count: int, *, seen: int) -> list[Batches]:
+    """The `count` batches of a window, of the shortest responses first."""
+    draw = random.Random(0)
+    own, shared = sqrt(1 - correlation), sqrt(correlation)
     prompts: list[tuple[float, float, list[int]]] = []  # the mean of earlier scores, what they share, lengths
     for _ in range(PROMPTS):
         common = shared * draw.gauss(0, 1)
@@ -45,7 +51,6 @@ def batches_of(config: Config, *, seen: int) -> list[Batches]:
         lengths = [distribution.quantile(min(max(NORMAL.cdf(score), 1e-9), 1 - 1e-9)) for score in scores]
         prompts.append((common + own / sqrt(seen) * draw.gauss(0, 1), common, lengths))
     prompts.sort()
-    count = config.staleness.sampler_batches
     edges = [round(PROMPTS * number / count) for number in range(count + 1)]
     return [
         Batches(

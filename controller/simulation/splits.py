@@ -15,7 +15,7 @@ from controller.config.models import Config
 from controller.simulation.bounds import throughput_bound
 from controller.simulation.compare import TRANSIENT_STEPS, cell_config, simulate
 from controller.simulation.intervals import half_width
-from controller.simulation.records import Window, whole_cycles, window
+from controller.simulation.records import Window, sampler_cycle, whole_cycles, window
 from protocol.errors import ConfigError
 
 
@@ -146,7 +146,8 @@ def measure(config: Config, split: Split, seeds: Sequence[int]) -> Point | None:
         if outcome is None or reason:
             return None
         skip = min(TRANSIENT_STEPS, len(outcome.starts) // 3)
-        skip = whole_cycles(outcome.starts, skip=skip, most=split.max_staleness + 1)
+        most = split.max_staleness + 1
+        skip = whole_cycles(outcome.starts, skip=skip, most=most, cycle=sampler_cycle(own))
         one = window(outcome.starts, max_staleness=split.max_staleness, skip=skip)
         if one is None:
             return None

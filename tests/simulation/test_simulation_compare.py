@@ -7,9 +7,17 @@ import pytest
 from controller.cli.main import main
 from controller.cli.simulate import MOST_WARNINGS, new_warnings
 from controller.config.models import Config
-from controller.simulation.compare import STRATEGIES, cell_config, compare, refusal, strategies_named
+from controller.simulation.bounds import throughput_bound
+from controller.simulation.compare import (
+    STRATEGIES,
+    cell_config,
+    compare,
+    refusal,
+    strategies_named,
+    upper_bound_of,
+)
 from controller.simulation.records import Totals, TrainStart, whole_cycles, window
-from controller.simulation.report import COLUMNS, cells_of
+from controller.simulation.report import COLUMNS, cells_of, write_plots, write_results
 from protocol.errors import ConfigError
 
 SMALL = """
@@ -49,6 +57,44 @@ def test_steps_in_bursts_are_measured_over_whole_cycles(cycle, count, skip):
     figures = window(starts, max_staleness=3, skip=skip)
     assert figures is not None
     assert figures.trajectories_per_s == pytest.approx(cycle / 100)
+
+
+def test_with_a_sampler_whole_windows_are_measured_whatever_the_bursts():
+    starts = [start(100.0 * (number // 2) + number % 2, ages={0: 1}) for number in range(25)]
+    assert whole_cycles(starts, skip=5, most=2) == 6
+    assert whole_cycles(starts, skip=5, most=2, cycle=8) == 8
+    assert whole_cycles(starts[:10], skip=5, most=2, cycle=8) == 5  # shorter than a window
+
+
+def sampled(sampler, prompts):
+    return Config.model_validate(
+        {"run": {"steps": 13}, "rollout": {"instances": 2, "group_size": 4, "max_response_tokens": 400},
+         "trainer": {"batch_groups": 4, "minibatches": 1},
+         "staleness": {"max_staleness": 1, "sampler": sampler, "sampler_batches": 4},
+         "simulation": {"workload": {"prompts": prompts, "group_correlation": 0.9, "sigma": 1.3}}}
+    )  # fmt: skip
+
+
+def test_the_bound_is_that_of_the_batches_that_the_sampler_makes():
+    mixed = throughput_bound(sampled("in_order", 32))
+    assert upper_bound_of(sampled("in_order", 32)) == mixed
+    assert upper_bound_of(sampled("similar_length", 0)) == mixed, (
+        "nothing is known of prompts without identity"
+    )
+    for name in ("similar_length", "similar_length_shuffled"):
+        assert upper_bound_of(sampled(name, 32)) > 1.1 * mixed
+
+
+def test_batches_of_a_sampler_of_somebody_else_have_no_bound(tmp_path):
+    config = sampled("strategies.batches.samplers:in_order", 32)
+    (row,) = compare(config, strategies=["staleflow"], bounds=[1], seeds=[1])
+    assert row.failures == []
+    assert row.upper_bound is row.share_of_bound is None
+    assert cells_of(row)[COLUMNS.index("of bound")] == "-"
+    write_plots([row], tmp_path)
+    assert (tmp_path / "throughput.png").stat().st_size > 0
+    write_results([row], tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text())[0]["share_of_bound"] is None
 
 
 def test_a_run_of_few_steps_is_measured_as_it_is():

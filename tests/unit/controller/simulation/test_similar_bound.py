@@ -5,6 +5,7 @@ import pytest
 from controller.config.models import Config
 from controller.simulation.bounds import throughput_bound
 from controller.simulation.similar_bound import batches_of, similar_bound
+from controller.simulation.simulated_workers import distribution_of
 
 
 def cluster(correlation, **trainer) -> Config:
@@ -30,7 +31,10 @@ def test_batches_of_which_nothing_is_known_have_the_bound_of_mixed_ones():
 
 def test_batches_of_similar_length_have_a_higher_bound():
     config = cluster(0.8)
-    means = [sum(length * share for length, share in kind.classes) for kind in batches_of(config, seen=8)]
+    means = [
+        sum(length * share for length, share in kind.classes)
+        for kind in batches_of(0.8, distribution_of(config), 4, seen=8)
+    ]
     assert means == sorted(means)
     assert means[-1] > 4 * means[0]
     assert similar_bound(config, seen=8) > 1.2 * throughput_bound(config)
