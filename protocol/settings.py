@@ -7,7 +7,7 @@ stay at home.
 
 import ipaddress
 from operator import not_
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -367,7 +367,7 @@ class WorkerSettings(Section):
     reward: RewardSettings
     trainer: TrainerSettings
     agent: AgentSettings = AgentSettings()
-    template_kwargs: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
+    template_kwargs: dict[str, object] = Field(default_factory=dict, exclude_if=not_)
     """`data.chat_template_kwargs`: what an agent's template is tried with. Each row has its own.
 
     Not told where there are none: so runs of before it was there are replayed bit for bit.
