@@ -1,6 +1,8 @@
 """Which scored groups are worth training on: `keep(rewards) -> bool`.
 
-A dropped group is replaced by one fresh prompt.
+A dropped group is replaced by one fresh prompt. `rewards`: of each response, or of each episode of an agent,
+the reward as it was given. With `agent.turn_rewards`, `zero_variance` alone is asked otherwise: about the
+advantages of each turn, and a group is kept where those of any turn differ.
 """
 
 from collections.abc import Callable, Sequence

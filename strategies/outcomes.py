@@ -56,6 +56,18 @@ def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, pe
     return -penalty * min(1.0, excess / width) if width > 0 and excess > 0 else 0.0
 
 
+def overlong_penalties(
+    response_tokens: Sequence[int], *, settings: TrainerSettings, max_tokens: int
+) -> list[float]:
+    """What `trainer` adds to the reward of each response of a group for its length."""
+    return [
+        overlong_penalty(
+            tokens, max_tokens=max_tokens, buffer=settings.overlong_buffer, penalty=settings.overlong_penalty
+        )
+        for tokens in response_tokens
+    ]
+
+
 def outcomes(
     rewards: Sequence[float],
     response_tokens: Sequence[int],
@@ -64,16 +76,8 @@ def outcomes(
     max_tokens: int,
 ) -> tuple[float, ...]:
     """The outcomes of one group as `trainer` asks for them, penalties for length included."""
-    penalized = [
-        reward
-        + overlong_penalty(
-            tokens,
-            max_tokens=max_tokens,
-            buffer=settings.overlong_buffer,
-            penalty=settings.overlong_penalty,
-        )
-        for reward, tokens in zip(rewards, response_tokens, strict=True)
-    ]
+    penalties = overlong_penalties(response_tokens, settings=settings, max_tokens=max_tokens)
+    penalized = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
     return tuple(group_advantages(penalized, baseline=settings.baseline, scale=settings.advantage_scale))
 
 
@@ -81,7 +85,8 @@ class TurnsView(NamedTuple):
     """The turns of a group's episodes, of which each gets an advantage."""
 
     rewards: tuple[tuple[float, ...], ...]
-    """Of each episode, its turns in their order; what the episode got at its end counts at its last turn."""
+    """Of each episode, its turns in their order; what the episode got at its end counts at its last turn, and
+    so does a penalty for its length."""
     discount: float  # `agent.turn_discount`
     baseline: str  # `trainer.baseline`
     scale: str  # `trainer.advantage_scale`

@@ -172,8 +172,9 @@ class StalenessSettings(Section):
     """Groups started per batch beyond `trainer.batch_groups`; a batch waits for no straggler then, and what
     is too late is dropped."""
     filter: str = "none"
-    """`none`; `zero_variance` drops groups whose rewards are all equal, each replaced by one fresh prompt; or
-    an import path of a function like those of strategies/filtering.py."""
+    """`none`; `zero_variance` drops groups whose rewards are all equal, or with `agent.turn_rewards` those in
+    which no turn has advantages that differ, each replaced by one fresh prompt; or an import path of a
+    function like those of strategies/filtering.py."""
 
     @model_validator(mode="before")
     @classmethod

@@ -217,7 +217,7 @@ def of_filter(keep: Filter, rewards: Sequence[float]) -> Reasons | None:
         return Reasons("Every group is kept.")
     if keep == filtering.has_variance:
         return Reasons(
-            f"Rewards go from {min(rewards):g} to {max(rewards):g}: "
+            f"Rewards, or advantages of turns, go from {min(rewards):g} to {max(rewards):g}: "
             + (
                 "they differ, so the group is kept."
                 if keep(rewards)

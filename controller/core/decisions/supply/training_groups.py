@@ -5,14 +5,16 @@ response; prompts that are all refused, groups that are all filtered and a rewar
 end the run, and what fails rarely costs a retry or the one prompt.
 """
 
+from collections.abc import Sequence
+
 from controller.core.commands import DropPayload, Warn
 from controller.core.effects import recall
 from controller.core.effects.futile_groups import FutileGroups
-from controller.core.state.agents.episode_rewards import turn_rewards
+from controller.core.state.agents.episode_rewards import says_what_turns_earned, turn_rewards
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from strategies.outcomes import TurnsView, outcomes
+from strategies.outcomes import TurnsView, outcomes, overlong_penalties
 
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
 
@@ -55,23 +57,18 @@ class TrainingGroups:
         """Rewards become outcomes, and the group may be trained, unless it carries no signal."""
         self._failures_in_a_row = 0
         self.state.mixture.on_scored(group.source, group.rewards)
-        if not self.state.strategies.keep(group.rewards):
+        if not self._is_kept(group):
+            shown = self._filtered_rewards(group)
             recall.remove(self.state, group, "filtered")
-            self._count_filtered(group)
+            self._count_filtered(shown)
             return
         self._filtered.reset()
-        group.outcomes = outcomes(
-            group.rewards,
-            group.response_lengths,
-            settings=self.state.config.trainer,
-            max_tokens=self.state.longest_response(group),
-        )
-        agent = self.state.config.agent
-        if agent.turn_rewards and group.episodes:
-            trainer = self.state.config.trainer
-            rewards = tuple(map(tuple, turn_rewards(group)))
-            view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale)
-            group.turn_outcomes = tuple(map(tuple, self.state.strategies.credit(view)))
+        lengths, trainer = group.response_lengths, self.state.config.trainer
+        most = self.state.longest_response(group)
+        group.outcomes = outcomes(group.rewards, lengths, settings=trainer, max_tokens=most)
+        if self.state.config.agent.turn_rewards and group.episodes:
+            penalties = overlong_penalties(lengths, settings=trainer, max_tokens=most)
+            group.turn_outcomes = self._credit(group, penalties if says_what_turns_earned(group) else ())
         move_group(group, "scored")
         group.contribute()  # now, and not when many are consumed at once
         self.state.ledger.occupy(group.id)
@@ -102,11 +99,49 @@ class TrainingGroups:
             self.state.accounts.counts["groups/useless"] += 1
             recall.remove(self.state, self.state.groups[id], "aborted")
 
-    def _count_filtered(self, group: Group) -> None:
+    def _is_kept(self, group: Group) -> bool:
+        """What `staleness.filter` says of it.
+
+        `zero_variance` is about what is trained: where turns have advantages of their own, it is asked about
+        those of each turn, and about all together where they need not compare a turn with the same one of its
+        siblings. A filter of the user's gets the rewards of the responses, whatever is trained.
+        """
+        keep = self.state.strategies.keep
+        if not self._is_filtered_by_turn(group):
+            return keep(group.rewards)
+        advantages = self._credit(group)
+        longest = max(map(len, advantages))
+        asked = [[one[turn] for one in advantages if turn < len(one)] for turn in range(longest)]
+        if self.state.config.agent.turn_advantages != "returns":
+            asked.append([advantage for one in advantages for advantage in one])
+        return any(map(keep, asked))
+
+    def _is_filtered_by_turn(self, group: Group) -> bool:
+        config = self.state.config
+        is_by_turn = config.agent.turn_rewards and config.staleness.filter == "zero_variance"
+        return is_by_turn and says_what_turns_earned(group)
+
+    def _credit(self, group: Group, penalties: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
+        """The advantages of the turns of each of its responses."""
+        agent, trainer = self.state.config.agent, self.state.config.trainer
+        rewards = tuple(map(tuple, turn_rewards(group, penalties)))
+        view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale)
+        return tuple(map(tuple, self.state.strategies.credit(view)))
+
+    def _filtered_rewards(self, group: Group) -> str:
+        """For people: what the filter went by."""
+        if not self._is_filtered_by_turn(group):
+            return _listed(group.rewards)
+        return f"of turns {'; '.join(map(_listed, turn_rewards(group)[:8]))}"
+
+    def _count_filtered(self, shown: str) -> None:
         """A filter that lets nothing through leaves nothing to learn from, and would go on for ever."""
-        shown = ", ".join(f"{reward:g}" for reward in group.rewards[:8])
         self._filtered.count(
             f"were dropped by staleness.filter `{self.state.config.staleness.filter}`, the last with the "
             f"rewards {shown}: nothing is left to train on. Rewards that are all alike mean prompts that are "
             "too easy or too hard, or a reward that does not see the response"
         )
+
+
+def _listed(rewards: Sequence[float]) -> str:
+    return ", ".join(f"{reward:g}" for reward in rewards[:8])

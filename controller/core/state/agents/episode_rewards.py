@@ -27,14 +27,24 @@ def take_rewards(group: Group, scored: Sequence[float] = ()) -> None:
         group.reward_parts = tuple((name, tuple(part[name] for part in parts)) for name in sorted(names))
 
 
-def turn_rewards(group: Group) -> list[list[float]]:
-    """Of each response, the reward of each turn; what was earned at its end counts at its last one."""
+def says_what_turns_earned(group: Group) -> bool:
+    """Whether all its episodes do: an older release did not tell that apart from what their ends earned."""
+    return bool(group.episodes) and all(episode.earned for episode in group.kept_episodes)
+
+
+def turn_rewards(group: Group, penalties: Sequence[float] = ()) -> list[list[float]]:
+    """Of each response, the reward of each turn; what was earned at its end counts at its last one.
+
+    `penalties`: of each response, what else counts there; () is none.
+    """
     found: list[list[float]] = []
-    for episode, reward in zip(group.kept_episodes, group.rewards, strict=True):
+    at_ends = penalties or [0.0] * len(group.rewards)
+    for episode, reward, penalty in zip(group.kept_episodes, group.rewards, at_ends, strict=True):
         turns = dict.fromkeys(episode.trained_turns, 0.0)
         for member, number, value in episode.turn_rewards:
             turns[member, number] += value
         values = list(turns.values())
         values[-1] += 0.0 if episode.earned == "turns" else reward
+        values[-1] += penalty
         found.append(values)
     return found
