@@ -7,7 +7,7 @@ raises none, at any of its steps.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import fsum
+from math import fsum, inf
 from statistics import fmean, median
 
 from controller.core.decisions.training.logprob_drift import FRESH_TOKENS, is_other_temperature
@@ -27,6 +27,7 @@ ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "
 CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
 EQUAL_SHARE = 0.9  # of groups; that of the quickstart is 0.7 at most: it solves most prompts at last
 SCORING_SHARE, LESS_SCORING = 0.25, 0.15  # of the time; that of the quickstart is 0.05 at most
+SCORING_S = 1.0  # of a step; less is the way to a worker and back, which no further process shortens
 LESS = 0.02  # reward: a change that counts as none
 LOST_REWARD = 0.15  # of the best; the noise of a small run is a fifth of it
 FALLS = 3  # evaluations in a row
@@ -162,11 +163,17 @@ def _slow_rewards(lines: Sequence[Line]) -> str:
     for end in range(len(lines), NEWEST - 1, -1):
         share = fmean(scoring[end - NEWEST : end])
         newest = share if end == len(lines) else newest
-        if share > SCORING_SHARE:
+        if share > SCORING_SHARE and share * _step_s(lines, end) >= SCORING_S:
             return f"for {newest:.0%} of the last {NEWEST} steps' time only rewards were missing"
         if share <= LESS_SCORING:
             break
     return ""
+
+
+def _step_s(lines: Sequence[Line], end: int) -> float:
+    """Seconds of a step, of those up to a place; infinite where nobody has said them."""
+    began, ended = (_one(lines[place], "time_s") for place in (end - NEWEST, end - 1))
+    return inf if began is None or ended is None else (ended - began) / (NEWEST - 1)
 
 
 Rule = Callable[[Sequence[Line]], str]

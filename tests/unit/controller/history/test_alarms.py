@@ -88,6 +88,11 @@ def test_slow_rewards_are_named_until_they_are_clearly_faster():
     assert names(shares(*slow, *fast, *less)) == [], "that was long ago"
 
 
+@pytest.mark.parametrize(("step_s", "found"), [(1.3, []), (3.2, []), (3.4, ["slow rewards"])])
+def test_the_way_to_a_reward_worker_and_back_is_no_slow_reward(step_s, found):
+    assert names(lines(30, phase__scoring=0.3, time_s=lambda n: step_s * n)) == found
+
+
 def test_a_run_that_never_waited_for_rewards_says_nothing_of_them():
     assert (
         names([{key: value for key, value in line.items() if "phase" not in key} for line in lines()]) == []
