@@ -17,7 +17,15 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from controller.config import variables
-from controller.config.known_names import MOST_SHOWN, REMARKS, keys_at, leaves, nearest, our_key
+from controller.config.known_names import (
+    MOST_SHOWN,
+    REMARKS,
+    keys_at,
+    leaves,
+    nearest,
+    our_key,
+    quoted_text,
+)
 from controller.config.models import Config, Section
 from controller.config.places import with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
@@ -237,10 +245,14 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
     dotted, separator, text = override.partition("=")
     if not separator or not dotted:
         return [f"{override!r} on the command line: expected key.path=value, for example run.steps=20."]
+    quoted = quoted_text(Config, dotted, text)
     try:
         value, _ = read_yaml(text)
     except yaml.YAMLError as error:
-        return [f"{override!r} on the command line: its value is not YAML ({' '.join(str(error).split())})."]
+        what = f"its value is not YAML ({' '.join(str(error).split())})."
+        return [f"{override!r} on the command line: {quoted or what}"]
+    if quoted and isinstance(value, dict | list):
+        return [f"{override!r} on the command line: {quoted}"]
     if dotted[0] in "+~":
         plain = override.lstrip("+~")
         return [f"{override!r} on the command line: keys are known here, so none is added; write {plain}."]

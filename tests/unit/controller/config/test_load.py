@@ -1,5 +1,6 @@
 """The YAML loader: what it accepts, and what it says about everything that it refuses."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,26 @@ SOURCES = """data:
     path: b.jsonl
     weight: 3
 """
+
+
+@pytest.mark.parametrize("text", ["{question}", "{question", "[a] {b}", "{q} it's", '{q}: "1"'])
+@pytest.mark.parametrize("key", ["data.prompt", "evaluation.data.held.prompt"])
+def test_a_text_that_yaml_takes_for_something_else_is_shown_in_quotes(tmp_path, key, text):
+    told = problems(tmp_path, "evaluation: {data: {held: {path: x}}}", f"{key}={text}")
+    assert "the key takes a text, and YAML reads something else there" in told
+    assert "flow mapping" not in told
+    if text.count("{") > text.count("}"):
+        return  # what its columns are is said next
+    (word,) = shlex.split(told.rpartition("with quotes of YAML's: ")[2])
+    config = load(tmp_path, "evaluation: {data: {held: {path: x}}}", word)
+    assert text in (config.data.prompt, config.evaluation.data["held"].prompt)
+
+
+def test_a_mapping_where_none_is_wanted_keeps_its_own_words(tmp_path):
+    assert "data.promt (command line): there is no such key. Did" in problems(
+        tmp_path, "", "data.promt={a: b}"
+    )
+    assert "its value is not YAML" in problems(tmp_path, "", "run.steps={a")
 
 
 def test_an_override_can_name_an_entry_of_a_list(tmp_path):
