@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from typing import IO, Any
 from controller.config.models import Config
 from controller.config.yaml_file import write_yaml
 from controller.durability.holder import lock_of, mark
+from controller.host.log_file import log_to_file
 from protocol.errors import ConfigError, RunError
 from protocol.files import OTHERS
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
@@ -58,16 +59,17 @@ class RunDirectory:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = open(lock_of(self.path), "a+")  # noqa: SIM115  # until close
         try:
-            self._take_lock()
-            (self.path / "address").unlink(missing_ok=True)  # of a controller that was killed
-            sweep(config.weights.directory, keep=self._segments)
-            may_go_on = config.run.resume != "never" and config.run.durability != "off"
-            self.has_run = may_go_on and (self.path / "run.db").exists()
-            """Whether there is a run to go on with: call `begin` or `go_on`."""
-            if not self.has_run:
-                self.begin(is_blank=may_go_on and self._is_blank())
+            with self.in_words():
+                self._take_lock()
+                (self.path / "address").unlink(missing_ok=True)  # of a controller that was killed
+                sweep(config.weights.directory, keep=self._segments)
+                may_go_on = config.run.resume != "never" and config.run.durability != "off"
+                self.has_run = may_go_on and (self.path / "run.db").exists()
+                """Whether there is a run to go on with: call `begin` or `go_on`."""
+                if not self.has_run:
+                    self.begin(is_blank=may_go_on and self._is_blank())
         except ConfigError:
-            self._lock.close()
+            self._let_go()
             raise
 
     def begin(self, *, is_blank: bool = False) -> None:
@@ -125,14 +127,23 @@ class RunDirectory:
         """One log per process."""
         return self.path / "logs"
 
+    def begin_log(self, *, level: str, stack: ExitStack) -> None:
+        """Log to logs/controller.log, as `log_to_file`. Raises: ConfigError."""
+        with self.in_words():
+            log_to_file(self.logs / "controller.log", level=level, stack=stack)
+
     def endpoint(self, bind: str) -> str:
-        """Where to listen: `bind`, or for `auto` a Unix socket that only this user can reach."""
+        """Where to listen: `bind`, or for `auto` a Unix socket that only this user can reach.
+
+        Raises: ConfigError.
+        """
         if bind != "auto":
             return bind
         folder = self.path / "socket"
-        if len(os.fsencode(folder)) + len("/controller") > MAX_SOCKET_PATH:
-            folder = Path(tempfile.mkdtemp(prefix="staleflow-"))
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with self.in_words():
+            if len(os.fsencode(folder)) + len("/controller") > MAX_SOCKET_PATH:
+                folder = Path(tempfile.mkdtemp(prefix="staleflow-"))
+            folder.mkdir(mode=0o700, exist_ok=True)
         self._socket_dir = folder
         return f"ipc://{folder}/controller"
 
@@ -153,8 +164,9 @@ class RunDirectory:
         return False
 
     def publish_address(self, endpoint: str) -> None:
-        """Write where workers attach, for people and for `launch.py attach`."""
-        self._write_atomically("address", endpoint + "\n")
+        """Write where workers attach, for people and for `launch.py attach`. Raises: ConfigError."""
+        with self.in_words():
+            self._write_atomically("address", endpoint + "\n")
 
     def publish_key(self, key: WorkerKey) -> Path:
         """Leave the key of this life of the run for local workers, and for whoever may read the folder."""
@@ -178,12 +190,13 @@ class RunDirectory:
 
     def _check_files(self) -> None:
         """What is written to a file that was removed goes nowhere, and nobody would be told."""
-        for name in (METRICS, "run.db")[: 1 + self._has_journal]:
-            if not (self.path / name).exists():
+        for path in (self.path, self.path / METRICS, self.path / "run.db")[: 2 + self._has_journal]:
+            if not path.exists():
                 raise RunError(
-                    f"{self.path / name} was removed under the run: what it does from now on could neither "
-                    "be read nor taken up again. Expected a run's files to stay until it is over; start it "
-                    "again, with model.path at a checkpoint of it if one is left."
+                    f"{path} was removed or renamed under the run: what it does from now on could neither be "
+                    "read nor taken up again. If it was renamed, give it its name back, and the same command "
+                    "goes on. If it was removed, start again, with model.path at a checkpoint of the run if "
+                    "one is left."
                 )
         self._has_journal = (self.path / "run.db").exists()
 
@@ -215,7 +228,11 @@ class RunDirectory:
             if file is not None:
                 with suppress(OSError):  # a full disk, which was told of when a line did not fit
                     file.close()
-        self._lock.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with suppress(OSError):  # a full disk, which was told of when the lock was taken
+            self._lock.close()
 
     def _take_lock(self) -> None:
         try:

@@ -38,7 +38,6 @@ from controller.host.collector import rare_collections
 from controller.host.going_back import leave_word, write_way_back
 from controller.host.health.own_health import OwnHealth
 from controller.host.initial_model import InitialModel
-from controller.host.log_file import log_to_file
 from controller.host.prompt_reader import PromptReader
 from controller.host.resume import ResumedRun, find_past
 from controller.host.run_directory import RunDirectory
@@ -106,7 +105,7 @@ class Shell:
                 own=stack.enter_context(OwnHealth(self.directory.path)).look,
             )  # fmt: skip
             past = await find_past(self.directory, self._config, on_warning=self._on_warning)
-            log_to_file(self.directory.logs / "controller.log", level=self._config.logging.level, stack=stack)
+            self.directory.begin_log(level=self._config.logging.level, stack=stack)
             for note in past.notes if past else ():
                 self._warn(note)
             self._store = Store(self.directory.path / "run.db", durability=self._config.run.durability)

@@ -2,7 +2,10 @@
 
 import json
 import os
+import resource
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -44,8 +47,52 @@ def test_a_run_whose_files_were_removed_is_told_so(tmp_path: Path, name: str) ->
     (directory.path / "run.db").touch()
     directory.append_metrics({"step": 1})
     (directory.path / name).unlink()
-    with pytest.raises(RunError, match=f"{name} was removed under the run"):
+    with pytest.raises(RunError, match=f"{name} was removed or renamed under the run"):
         directory.append_metrics({"step": 2})
+    directory.close()
+
+
+def test_a_run_whose_folder_was_renamed_is_told_the_way_back(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path))
+    directory.append_metrics({"step": 1})
+    (tmp_path / "run").rename(tmp_path / "mine")
+    said = f"{tmp_path}/run was removed or renamed .* give it its name back, and the same command goes on"
+    with pytest.raises(RunError, match=said):
+        directory.append_metrics({"step": 2})
+    directory.close()
+
+
+@pytest.fixture
+def no_room() -> Iterator[Callable[[], None]]:
+    """After the call no byte can be written to a file, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_without_room_for_the_lock_or_the_address_is_told_in_words(
+    tmp_path: Path, no_room: Callable[[], None]
+) -> None:
+    directory = RunDirectory(config(tmp_path, "first"))
+    no_room()
+    with pytest.raises(ConfigError, match=r"second cannot be written: .* free space"):
+        RunDirectory(config(tmp_path, "second"))
+    with pytest.raises(ConfigError, match=r"first cannot be written: .* free space"):
+        directory.publish_address("tcp://127.0.0.1:1")
+    directory.close()
+
+
+def test_what_is_in_the_way_of_a_file_of_the_run_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "first" / "address").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="first cannot be written"):
+        RunDirectory(config(tmp_path, "first"))
+    directory = RunDirectory(config(tmp_path, "second"))
+    (directory.path / "socket").touch()
+    (directory.logs / "controller.log").mkdir()
+    with pytest.raises(ConfigError, match="second cannot be written"):
+        directory.endpoint("auto")
+    with ExitStack() as stack, pytest.raises(ConfigError, match="second cannot be written"):
+        directory.begin_log(level="info", stack=stack)
     directory.close()
 
 
