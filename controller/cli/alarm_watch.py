@@ -2,30 +2,44 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
-from controller.history.alarms import alarms
+from controller.history.alarms import alarms, watched
 from controller.view.exports.news import Bell, of_alarm
-
-MOST_LINES = 1_000  # that rules look back
+from controller.view.written import EVALUATIONS, METRICS, GrowingLines, Json, Lines
+from protocol.errors import RunError
 
 log = logging.getLogger("staleflow.controller")
 
 
 class AlarmWatch:
-    """Looks at each train step that is done."""
+    """Looks at a run after each train step, and at what it was before it was taken up."""
 
-    def __init__(self, warn: Callable[[str], None], *, bound: int) -> None:
+    def __init__(self, run: Path, warn: Callable[[str], None], *, bound: int) -> None:
         """`bound`: the run's max_staleness."""
         self._warn, self._bound = warn, bound
-        self._lines: list[Mapping[str, Any]] = []
+        self._files = [GrowingLines(run / name, WatchedLines) for name in (METRICS, EVALUATIONS)]
         self._bell = Bell()
 
-    def step(self, line: Mapping[str, Any], evaluations: Sequence[Mapping[str, Any]]) -> None:
-        """One more line of metrics.jsonl."""
-        self._lines = [*self._lines[-MOST_LINES:], line]
-        found = [of_alarm(one) for one in alarms(self._lines, evaluations, bound=self._bound)]
+    def look(self) -> None:
+        """Tell what is wrong after the newest line of metrics.jsonl."""
+        try:
+            made, evaluated = (file.read() for file in self._files)
+        except RunError:  # somebody has damaged a file, which is no matter of learning
+            return
+        found = [of_alarm(one) for one in alarms(made, evaluated, bound=self._bound)]
         for one in self._bell.new(found, time.monotonic()):
             log.warning("ALARM, %s", one.text)
             self._warn(f"ALARM, {one.text}")
+
+
+class WatchedLines:
+    """Keeps the lines that rules look at, however many there are."""
+
+    def __init__(self) -> None:
+        self.lines: Lines = []
+
+    def add(self, lines: list[Json]) -> None:
+        """These come behind those that are kept."""
+        self.lines = watched([*self.lines, *lines])

@@ -278,10 +278,10 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
                 console.note(link.in_words(shows_token=sys.stdout.isatty()))
             stopping.use(controller.stop, may_wait=lambda: controller.has_begun)
             console.progress(None, f"workers: starting {_workers_in_words(config)}")
-            alarm = AlarmWatch(console.warn, bound=config.staleness.max_staleness)
+            alarm = AlarmWatch(controller.run_dir, console.warn, bound=config.staleness.max_staleness)
             async for step in controller.train():
                 console.step(step.metrics)
-                alarm.step(step.metrics, controller.evaluations)
+                alarm.look()
     finally:
         console.close()
     console.finish(controller.summary, controller.run_dir)

@@ -18,6 +18,7 @@ from strategies.outcomes import EPSILON
 Line = Mapping[str, object]
 NEWEST = 5  # steps that an alarm looks at: one bad step is none
 FIRST = 20  # steps that the beginning of a run is
+MOST = 1_000  # newest steps of a run that is watched while it goes on
 MANY = 20  # steps before the newest that tell what is usual
 ENTROPY_SHARE, GRADIENT_TIMES, MISMATCH_TIMES = 0.2, 10.0, 5.0
 MISMATCH_NOISE = 0.01  # nats; below it a rise says nothing
@@ -50,6 +51,11 @@ def alarms(
         remedy = "Read samples of high reward (launch.py samples): does the reward see what you mean?"
         found.append(Alarm("reward hacking suspected", "reward", evidence, remedy))
     return found
+
+
+def watched(lines: Sequence[Line]) -> list[Line]:
+    """Of many lines what one who looks after each of them holds: the first FIRST and the newest MOST."""
+    return [*lines[:FIRST], *lines[max(FIRST, len(lines) - MOST) :]]
 
 
 def _skipped(lines: Sequence[Line]) -> str:

@@ -14,7 +14,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from threading import Thread
 from typing import Any
 
 from controller.core.state.snapshot import Alarm
-from controller.history.alarms import alarms
+from controller.history.alarms import alarms, watched
 from controller.view.exports.jsonl_tail import Line, Tail
 from controller.view.exports.news import Bell, News, of_alarm, of_end, post, run_command
 from controller.view.exports.trackers import Sending, make_tracker
@@ -56,7 +56,7 @@ class Looker:
         self._run = Path(wanted.run)
         self._metrics = Tail(self._run / "metrics.jsonl")
         self._evaluated = Tail(self._run / "evaluations.jsonl")
-        self._lines: list[Line] = []
+        self._lines: list[Mapping[str, object]] = []
         self._evaluations: list[Line] = []
         self._bell = Bell(wanted.on)
         self._sendings = [
@@ -73,7 +73,7 @@ class Looker:
         """Send what has come since the last look."""
         lines, is_anew = self._metrics.read()
         if lines or is_anew:
-            self._lines = (lines if is_anew else self._lines + lines)[-1000:]
+            self._lines = watched(lines if is_anew else self._lines + lines)
             for sending in self._sendings:
                 sending.send(lines, is_anew=is_anew)
         more, is_other = self._evaluated.read()

@@ -182,17 +182,48 @@ def test_what_alarms_look_at_is_bounded(tmp_path):
     looker.look()
     put(run, 1202)
     looker.look()
-    assert [looker._lines[0]["step"], looker._lines[-1]["step"]] == [203, 1202]
+    assert [line["step"] for line in looker._lines] == [*range(1, 21), *range(203, 1203)]
     looker.finish()
 
 
-def test_an_alarm_is_on_the_console_once():
+def made(path, lines):
+    """Train steps that a run has made, in metrics.jsonl."""
+    with (path / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def collapsing(steps):
+    """Lines of a run whose entropy falls early, and again, with its reward, in the last 40 steps."""
+    for n in range(1, steps + 1):
+        is_lost = n > steps - 40
+        entropy = 2.0 if n <= 100 else 0.3 if is_lost else 0.5
+        yield {"step": n, "entropy": entropy, "reward/mean": 0.3 if is_lost else 0.8}
+
+
+def test_an_alarm_is_on_the_console_once(tmp_path):
     warned = []
-    watch = AlarmWatch(warned.append, bound=1)
+    watch = AlarmWatch(tmp_path, warned.append, bound=1)
     for step in range(1, 5):
-        watch.step({"step": step, "staleness/max": 7}, [])
+        made(tmp_path, [{"step": step, "staleness/max": 7}])
+        watch.look()
     assert len(warned) == 1
     assert warned[0].startswith("ALARM, bound broken (staleness)")
+
+
+@pytest.mark.parametrize(("steps", "before"), [(300, 262), (1500, 0), (1500, 1490)])
+def test_what_a_run_was_at_first_counts_however_long_ago_and_in_whichever_life(tmp_path, steps, before):
+    warned, lines = [], list(collapsing(steps))
+    made(tmp_path, lines[:before])  # when it was killed
+    watch = AlarmWatch(tmp_path, warned.append, bound=1)
+    for line in lines[before:]:
+        made(tmp_path, [line])
+        watch.look()
+    assert [text.split(" (")[0] for text in warned] == ["ALARM, entropy collapse"]
+
+
+def test_a_damaged_file_is_no_alarm_of_learning_and_ends_nothing(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{\n")
+    AlarmWatch(tmp_path, pytest.fail, bound=1).look()
 
 
 def test_a_finished_run_is_exported(tmp_path, capsys):
