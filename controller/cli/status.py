@@ -1,7 +1,8 @@
 """`launch.py status RUN` and `launch.py stop RUN`: what another process can learn of a run, and ask of it.
 
 Invariants: only status.json, summary.json, lines of metrics and the lock file are read, so nothing of the run
-is disturbed; it works while the run goes on, while its controller hangs, and after it died.
+is disturbed; it works while the run goes on, while its controller hangs, and after it died; what one look has
+read of metrics.jsonl the next one does not read again.
 """
 
 import json
@@ -22,6 +23,7 @@ from controller.cli.console import verdict_lines
 from controller.cli.say import say
 from controller.durability.holder import controller_of
 from controller.history.alarms import Alarm, alarms
+from controller.view.written import LINES, Written
 from protocol.errors import RunError
 from protocol.plain_text import plain
 
@@ -40,17 +42,17 @@ def status(
     ] = False,
 ) -> None:
     """Tell where a run stands and what it waits for; it may go on, hang, or have died."""
-    looks = _looks(Path(run), is_endless=watch)
+    looks, written = _looks(Path(run), is_endless=watch), Written(Path(run))
     if as_json:
         for _ in looks:
-            print(json.dumps(for_programs(Path(run), now=time.time())), flush=True)
+            print(json.dumps(for_programs(Path(run), written, now=time.time())), flush=True)
     elif watch:
         with Live(console=Console(highlight=False), auto_refresh=False) as live:
             for _ in looks:
-                words = "\n".join(map(plain, in_words(Path(run), now=time.time())))
+                words = "\n".join(map(plain, in_words(Path(run), written, now=time.time())))
                 live.update(Text(words), refresh=True)
     else:
-        for line in in_words(Path(run), now=time.time()):
+        for line in in_words(Path(run), written, now=time.time()):
             say(line)
 
 
@@ -64,13 +66,14 @@ def _looks(run: Path, *, is_endless: bool) -> Iterator[None]:
         time.sleep(WATCH_S)
 
 
-def for_programs(run: Path, *, now: float) -> dict[str, Any]:
-    """What the run says of itself, how it is, and how old that is. Raises: RunError if there is no run."""
+def for_programs(run: Path, written: Written | None = None, *, now: float) -> dict[str, Any]:
+    """What the run says of itself, how it is, and how old that is.
+
+    `written` has its lines as far as they were read at the last look. Raises: RunError if there is no run, or
+    a file of it is damaged.
+    """
     path, seen = _read(run)
-    try:
-        wrong = _alarms_of(run, bound=seen.get("staleness/max_allowed"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(run, run / "metrics.jsonl", error) from error
+    wrong = _alarms_of(written or Written(run), bound=seen.get("staleness/max_allowed"))
     if path.name == "summary.json":
         return {"state": "over", "age_s": None, **seen, "alarms": wrong}
     age_s = max(0.0, now - path.stat().st_mtime)
@@ -94,11 +97,17 @@ def stop(run: Run) -> None:
     say(f"The controller (pid {pid}) was asked to finish its step, save a checkpoint and end.")
 
 
-def in_words(run: Path, *, now: float) -> list[str]:
-    """The lines that `status` prints; `now`: seconds since 1970. Raises: RunError if there is no run."""
+def in_words(run: Path, written: Written | None = None, *, now: float) -> list[str]:
+    """The lines that `status` prints; `now`: seconds since 1970.
+
+    `written`, Raises: as `for_programs`.
+    """
     path, seen = _read(run)
+    written = written or Written(run)
     try:
-        return _of_the_end(run, seen) if path.name == "summary.json" else _of_now(run, path, seen, now=now)
+        if path.name == "summary.json":
+            return _of_the_end(run, written, seen)
+        return _of_now(run, written, path, seen, now=now)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(run, path, error) from error
 
@@ -127,7 +136,7 @@ def _damaged(run: Path, path: Path, error: Exception) -> RunError:
     )
 
 
-def _of_now(run: Path, path: Path, seen: dict[str, Any], *, now: float) -> list[str]:
+def _of_now(run: Path, written: Written, path: Path, seen: dict[str, Any], *, now: float) -> list[str]:
     """A run that is not over, as its controller has seen it last."""
     pid = controller_of(run)
     age_s = max(0.0, now - path.stat().st_mtime)  # the clock may have been set back since
@@ -151,28 +160,22 @@ def _of_now(run: Path, path: Path, seen: dict[str, Any], *, now: float) -> list[
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
     lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
     failing = seen.get("alarms", []) if pid is not None else []
-    lines += [*map(_alarm, failing), *_alarms(run)]
+    lines += [*map(_alarm, failing), *_alarms(written)]
     return lines + (_waits(seen["waits"], seen.get("waits_left_out", 0)) if pid is not None else [])
 
 
-def _alarms(run: Path, *, bound: int | None = None) -> list[str]:
+def _alarms(written: Written, *, bound: int | None = None) -> list[str]:
     """What is wrong with the learning of the run, by its metrics; `bound`: its max_staleness, where known."""
-    return [_alarm(one) for one in _alarms_of(run, bound=bound)]
+    return [_alarm(one) for one in _alarms_of(written, bound=bound)]
 
 
 def _alarm(found: dict[str, Any]) -> str:
     return f"ALARM, {Alarm(**found).in_words()}"
 
 
-def _alarms_of(run: Path, *, bound: int | None = None) -> list[dict[str, Any]]:
-    made, evaluated = (_whole_lines(run / name) for name in ("metrics.jsonl", "evaluations.jsonl"))
+def _alarms_of(written: Written, *, bound: int | None = None) -> list[dict[str, Any]]:
+    made, evaluated = map(written.lines, LINES)
     return [one._asdict() for one in alarms(made, evaluated, bound=bound)]
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Of a file whose last line may be in the middle of being written."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def _waits(waits: list[dict[str, Any]], left_out: int) -> list[str]:
@@ -189,11 +192,11 @@ def _waits(waits: list[dict[str, Any]], left_out: int) -> list[str]:
     return [f"waits: {wait['owner']}, {wait['for_s']:.0f} s, for {wait['what']}" for wait in long]
 
 
-def _of_the_end(run: Path, summary: dict[str, Any]) -> list[str]:
+def _of_the_end(run: Path, written: Written, summary: dict[str, Any]) -> list[str]:
     """A run that is over: how it ended, and what came of it."""
     ending = summary.get("ending") or ("done" if summary["is_success"] else "failed")
     how = {"done": "is done", "stopped": "was stopped", "failed": "has failed"}[ending]
-    wrong = _alarms(run, bound=summary.get("staleness/max_allowed"))
+    wrong = _alarms(written, bound=summary.get("staleness/max_allowed"))
     return [f"{run} {how}: {summary['reason']}", *verdict_lines({**summary, "reason": ""}, run), *wrong]
 
 

@@ -213,17 +213,23 @@ def test_what_is_damaged_is_one_sentence_for_programs_too(tmp_path, capsys, name
     run = written(tmp_path)
     (run / name).write_text("[7\n")
     assert main(["status", str(run), "--json"]) == 1
-    assert f"{name} is damaged, or of another release" in capsys.readouterr().err
+    told = {"status.json": "status.json is damaged, or of", "metrics.jsonl": "metrics.jsonl is no JSON"}
+    assert told[name] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--watch"], ["--watch", "--json"]])
 def test_who_watches_is_told_until_the_run_has_ended(tmp_path, capsys, monkeypatch, words):
     run = written(tmp_path)
     lock_of(run).write_text(f"{os.getpid()} {started_at(os.getpid())}")
-    looks = []
+    looks, metrics = [], run / "metrics.jsonl"
+    metrics.write_text('{"step": 1}\n' * 500)
 
     def end(seconds):
         looks.append(seconds)
+        with metrics.open("r+b") as file:
+            file.write(b"}")  # which nobody notices who reads only what has come since the last look
+            file.seek(0, os.SEEK_END)
+            file.write(b'{"step": 2, "staleness/max": 3}\n')
         if len(looks) == 2:
             summary = {**SUMMARY, "staleness/max_allowed": 2, "staleness/violations": 0}
             (run / "summary.json").write_text(json.dumps(summary))
@@ -232,6 +238,7 @@ def test_who_watches_is_told_until_the_run_has_ended(tmp_path, capsys, monkeypat
     assert main(["status", str(run), *words]) == 0
     assert len(looks) == 2
     shown = capsys.readouterr().out
+    assert "bound broken" in shown
     if "--json" in words:
         states = [json.loads(line)["state"] for line in shown.splitlines()]
         assert states[:-1] != states[-1:] == ["over"]
