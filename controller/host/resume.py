@@ -60,7 +60,7 @@ async def find_past(
     if past is not None:
         if not past.is_over:
             if lost := lost_end(directory.path, past):
-                on_warning(f"{lost} {_kept_aside(directory, past)}")
+                past.notes.append(f"{lost} {_kept_aside(directory, past)}")
             before = past.core.state.config.weights.directory
             directory.go_on(past.lines, past.core.evaluation.reports, before)
             return past

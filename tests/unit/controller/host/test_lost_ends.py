@@ -50,14 +50,15 @@ class Killed(AnsweredRun):
 
 
 def taken_up(folder: Path, config: Config) -> list[str]:
-    """What a person is told when the run goes on."""
+    """What is told, on the console and in the log, when the run goes on."""
     config = change_config(config, [f"run.dir={folder.parent}", f"run.name={folder.name}"])
-    directory, told = RunDirectory(config), list[str]()
+    directory = RunDirectory(config)
     try:
-        assert asyncio.run(find_past(directory, config, on_warning=told.append)) is not None
+        past = asyncio.run(find_past(directory, config, on_warning=pytest.fail))
     finally:
         directory.close()
-    return told
+    assert past is not None
+    return past.notes
 
 
 def test_a_run_that_was_only_killed_goes_on_without_a_word(tmp_path):
