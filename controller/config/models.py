@@ -314,6 +314,7 @@ class Config(Section):
         can = self.trainer.engine == "fsdp" and not (self.streaming_obstacles or self.is_colocated)
         if self.staleness.objective == "fresh" and is_open and can:
             trainer = self.trainer.model_copy(update={"streaming": True})
+            trainer.model_fields_set.discard("streaming")  # nobody wrote it
             object.__setattr__(self, "trainer", trainer)  # it is frozen
         return self
 

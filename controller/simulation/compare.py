@@ -26,7 +26,7 @@ TRANSIENT_STEPS = 10  # a run needs about so many to reach its steady state
 ENDLESS_LEASE_S = 1e7  # where nobody falls silent, signs of life would only cost time
 STRATEGIES: tuple[str, ...] = get_args(StalenessSettings.model_fields["strategy"].annotation)
 SIMILAR = ("similar_length", "similar_length_shuffled")
-PRESET_KEYS = {key for preset in PRESETS.values() for key in preset} - {"max_staleness"}
+PRESET_KEYS = {key for preset in PRESETS.values() for key in preset} - {"max_staleness"} | {"objective"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,8 @@ def cell_config(config: Config, strategy: str, max_staleness: int) -> Config:
     tree = json.loads(config.model_dump_json())
     if strategy != config.staleness.strategy:
         tree["staleness"] = {k: v for k, v in tree["staleness"].items() if k not in PRESET_KEYS}
+        if "streaming" not in config.trainer.model_fields_set:  # the objective turned it on
+            del tree["trainer"]["streaming"]
     tree["staleness"] |= {"strategy": strategy, "max_staleness": max_staleness}
     in_flight = tree["staleness"].get("in_flight_batches")
     if isinstance(in_flight, float) and in_flight > max_staleness + 1:

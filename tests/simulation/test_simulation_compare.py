@@ -6,6 +6,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.cli.simulate import MOST_WARNINGS, new_warnings
+from controller.config.load import load_config
 from controller.config.models import Config
 from controller.simulation.bounds import throughput_bound
 from controller.simulation.compare import (
@@ -19,6 +20,7 @@ from controller.simulation.compare import (
 from controller.simulation.records import Totals, TrainStart, whole_cycles, window
 from controller.simulation.report import COLUMNS, cells_of, write_plots, write_results
 from protocol.errors import ConfigError
+from strategies.presets import FIXED_BOUND
 
 SMALL = """
 run: {steps: 16}
@@ -108,6 +110,21 @@ def test_another_strategy_brings_its_own_rules_and_the_own_one_keeps_what_was_wr
     assert cell_config(config, "staleflow", 3).staleness.routing == "round_robin"
     greedy = cell_config(config, "greedy", 3).staleness
     assert (greedy.routing, greedy.mu, greedy.max_staleness) == ("least_requests", 0.7, 3)
+
+
+def test_another_strategy_has_neither_the_objective_nor_the_streaming_that_this_turned_on(tmp_path):
+    file = tmp_path / "fresh.yaml"
+    file.write_text(SMALL.replace("max_staleness: 1", "max_staleness: 1, objective: fresh"))
+    config = load_config(str(file), ["trainer.minibatches=1"])
+    own = cell_config(config, "staleflow", 2)
+    assert (own.staleness.objective, own.trainer.streaming) == ("fresh", True)
+    for name in STRATEGIES:
+        if name != "staleflow":
+            other = cell_config(config, name, FIXED_BOUND.get(name, 2))
+            assert (other.staleness.objective, other.trainer.streaming) == ("throughput", False)
+            assert refusal(config, other) == ""
+    written = load_config(str(file), ["trainer.minibatches=1", "trainer.streaming=true"])
+    assert cell_config(written, "greedy", 1).trainer.streaming
 
 
 def test_an_unknown_strategy_is_refused_with_the_known_ones():
