@@ -141,6 +141,8 @@ class Measured:
             "engine.prefill_base_s": c.prefill_b,
             "engine.prefill_pair_s": c.prefill_square,
             "engine.kv_blocks": max(1, self.kv_tokens // BLOCK),
+            "workload.kind": "fixed",  # its place is taken by the run's responses
+            "workload.trace": '""',
             "workload.prompt_tokens": max(1, round(fmean(self.prompt_tokens))),
             "train_token_s": sum(self.train_s) / self.trained_tokens,
             "recompute_share": 0.0,  # the run's own steps hold it

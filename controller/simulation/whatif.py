@@ -17,7 +17,8 @@ from controller.config.load import change_config
 from controller.config.models import Config
 from controller.core.commands import ReadHeldOut, ReadPrompts, Send
 from controller.core.core import Core
-from controller.core.events import HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
+from controller.core.decisions.supply.prompt_order import NO_IDENTITY
+from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
 from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import thaw
 from controller.durability.recording import Recording
@@ -38,6 +39,12 @@ FIRST_PEER = 1 << 40  # a run that was itself simulated counts its peers from 0
 PATIENCE = 20  # times the longest step of the run, until a simulated one counts as stuck
 LEAST_PATIENCE_S = 600.0
 MOST_AGAIN = 5  # times that one batch may go to the trainer, whose losses a simulation has endlessly many of
+
+REPLACED = "replaced by a simulated worker"
+NO_ORDER = (
+    "Which prompts of the run come again is not among what is simulated, so its staleness.sampler is "
+    "simulated without what it knew of them: by the mean length of each source alone."
+)
 
 Tell = Callable[[str], None]
 
@@ -79,6 +86,16 @@ class Continuation(Simulation):
         trainer = self.core.state.registry.trainer()
         return self._hosts.get(name, trainer.host if trainer else "")
 
+    def _step(self, event: Event) -> None:
+        told = self.outcome.warnings
+        before = len(told)
+        super()._step(event)
+        match event:
+            case PeerFaulted(reason=words) | WorkerExited(last_words=words) if words == REPLACED:
+                del told[before:]  # of a loss that is none of the run's
+            case _:
+                pass
+
     def _replace_workers(self) -> None:
         registry, moment = self.core.state.registry, self._moment
         trainer = registry.trainer()
@@ -97,10 +114,10 @@ class Continuation(Simulation):
             w for w in registry.workers.values() if w.role != "trainer" and w.name not in registry.local
         ]
         for guest in others:
-            self._deliver(PeerFaulted(guest.peer, "replaced by a simulated worker"))
+            self._deliver(PeerFaulted(guest.peer, REPLACED))
             self._spawn(guest.name, guest.role)
         for local in [local for local in registry.local.values() if local.role != "trainer"]:
-            self._deliver(WorkerExited(local.name, local.role, 0, "replaced by a simulated worker"))
+            self._deliver(WorkerExited(local.name, local.role, 0, REPLACED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +243,7 @@ def figures(
             "run.db."
         ) from error
     for text in simulation.outcome.warnings:
-        warn(text)
+        warn(NO_ORDER if text == NO_IDENTITY else text)
     skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1)
     found = window(outcome.starts, max_staleness=bound, skip=skip)
     if found is None:

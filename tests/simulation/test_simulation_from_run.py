@@ -8,8 +8,11 @@ import pytest
 from controller.cli.main import main
 from controller.config.models import Config
 from controller.durability.recording import Recording
+from controller.durability.store import Store
+from controller.history.compare_strategies import other_config
 from controller.simulation import from_run, whatif
 from controller.simulation.from_run import changed_config, predict
+from controller.simulation.whatif import go_on
 from protocol.errors import ConfigError, RunError
 from tests.support.recorded_run import record
 
@@ -121,6 +124,47 @@ def test_a_trainer_that_is_given_up_again_and_again_ends_the_prediction_with_the
     expected = r"One batch went to the trainer \d times \(.*trainer.*\)\. Give other changes; .*report it"
     with Recording(run) as recording, pytest.raises(RunError, match=expected):
         predict(recording, ["simulation.train_token_s=1"])
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("kind", ["trace", "lognormal"])
+def test_a_run_is_simulated_whatever_trace_its_file_names(run, tmp_path, kind):
+    tree = CONFIG.model_dump()
+    tree["run"]["steps"] = 12
+    if kind == "trace":
+        tree["simulation"]["workload"] |= {"kind": "trace", "trace": str(run)}
+        record(tmp_path / "run", Config.model_validate(tree))
+    else:
+        record(tmp_path / "run", CONFIG)
+    store = Store(tmp_path / "run" / "run.db")
+    tree["simulation"]["workload"] |= {"kind": kind, "trace": str(tmp_path / "moved")}
+    with store.transaction():
+        store.put_fact("config", Config.model_validate(tree).model_dump_json())
+    store.close()
+    with Recording(tmp_path / "run") as recording:
+        began_again = predict(recording, [])
+        assert began_again.own.tokens_per_s > 0
+        routing = other_config(recording.config(), None, ["staleness.routing=round_robin"])
+        assert go_on(recording, routing).other.tokens_per_s > 0
+
+
+@pytest.mark.usefixtures("short")
+def test_what_the_simulation_itself_does_is_no_warning(run):
+    with Recording(run) as recording:
+        changes = ["staleness.routing=round_robin"]
+        assert predict(recording, changes, at_s=recording.until_s / 2).warnings == ()
+
+
+@pytest.mark.usefixtures("short")
+def test_of_a_sampler_it_is_told_that_what_it_knew_of_prompts_is_not_simulated(tmp_path):
+    tree = CONFIG.model_dump()
+    tree["staleness"] |= {"sampler": "similar_length", "sampler_batches": 2}
+    tree["simulation"]["workload"] |= {"prompts": 32, "group_correlation": 0.8}
+    outcome = record(tmp_path / "run", Config.model_validate(tree))
+    assert outcome.warnings == []
+    with Recording(tmp_path / "run") as recording:
+        found = predict(recording, [])
+    assert found.warnings == (whatif.NO_ORDER,)
 
 
 @pytest.mark.usefixtures("short")

@@ -12,6 +12,11 @@ from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from strategies.batches.samplers import PromptView, SamplingView
 
+NO_IDENTITY = (
+    "The prompts have no identity, so none is known again in a later epoch: batches are made by "
+    "the mean length of each source alone. Expected prompts of a file or a dataset."
+)
+
 
 class Sampling:
     """Makes windows of the encoded groups that wait."""
@@ -54,8 +59,7 @@ class Sampling:
         if not counts:
             state.warn_once(
                 "sampler",
-                "The prompts have no identity, so none is known again in a later epoch: batches are made by "
-                "the mean length of each source alone. Expected prompts of a file or a dataset.",
+                NO_IDENTITY,
             )
         elif max(counts.values()) > 2:
             state.warn_once(
