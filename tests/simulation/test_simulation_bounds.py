@@ -81,6 +81,29 @@ def test_fewer_kinds_of_steps_never_lower_the_bound():
     assert found[-1] / found[-2] < 1.02
 
 
+def with_changes(config, section, **values) -> Config:
+    tree = config.model_dump()
+    tree[section] |= values
+    return Config.model_validate(tree)
+
+
+def test_an_instance_makes_no_more_at_a_time_than_it_has_rows():
+    config = fixed(prompt=64, response=1024, group_size=2, batch_groups=8, instances=1, most=0)
+    one_by_one = Demand.of(with_changes(config, "rollout", max_running=1))
+    alone = 16 * alone_s(one_by_one, 1024)
+    assert shortest_period_s(one_by_one, None) == pytest.approx(alone, rel=0.02)
+    assert shortest_period_s(Demand.of(config), None) < alone / 8
+
+
+@pytest.mark.parametrize("name", ["pull_s", "score_s", "publish_s"])
+def test_a_response_has_less_time_by_what_else_is_done_between_its_version_and_its_step(name):
+    config = fixed(prompt=64, response=1024, group_size=2, batch_groups=2, instances=4, most=1)
+    slower = with_changes(config, "simulation", **{name: 7.0})
+    assert Demand.of(slower).lost_s == pytest.approx(Demand.of(config).lost_s + 7.0)
+    period_s = 4 / throughput_bound(config)
+    assert 4 / throughput_bound(slower) == pytest.approx(period_s + 7.0 / 2, rel=1e-3)
+
+
 def few_responses(kind, *, batch_groups, group_size, correlation=0.0) -> Config:
     """Batches of few responses, which seldom hold a long one; an instance for each response."""
     config = fixed(

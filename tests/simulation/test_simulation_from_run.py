@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from controller.cli.main import main
+from controller.config.load import change_config
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.store import Store
@@ -117,6 +118,23 @@ def test_a_slow_trainer_is_waited_for_and_what_runs_warn_of_is_told(run, capsys)
     assert said.count("warning: worker 0 was lost") == 1
     assert said[-1] == "There are 2 more warnings, which are not told."
     assert warned.as_json()["warnings"] == list(warned.warnings)
+
+
+def test_a_slow_step_holds_generation_scoring_training_publishing_and_a_pull(run):
+    with Recording(run) as recording:
+        measured = whatif.measure(recording)
+
+    def slow_s(*changes):
+        zeros = [f"simulation.{key}=0" for key in ("score_s", "publish_s", "pull_s", "train_token_s")]
+        return whatif.slow_step_s(change_config(CONFIG, [*zeros, *changes]), measured)
+
+    generated_s = slow_s()
+    assert generated_s > 0
+    assert slow_s("rollout.instances=1") == pytest.approx(2 * generated_s)
+    assert slow_s("simulation.score_s=5") == pytest.approx(generated_s + 5 * 8)
+    assert slow_s("simulation.train_base_s=5") == pytest.approx(generated_s + 5)
+    assert slow_s("simulation.train_token_s=1") > generated_s + 32
+    assert slow_s("simulation.publish_s=3", "simulation.pull_s=4") == pytest.approx(generated_s + 7)
 
 
 @pytest.mark.usefixtures("short")

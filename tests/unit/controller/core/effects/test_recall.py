@@ -54,6 +54,18 @@ def test_a_withdrawn_group_is_the_next_to_start_and_has_no_token():
     assert (len(state.queue), state.started) == (0, 1)
 
 
+def test_a_withdrawn_group_counts_as_dropped_with_the_tokens_that_it_had():
+    run, state, routes = started()
+    run.generate(routes[3], 4, None)
+    group = state.groups[1]
+    state.windows.open([group])
+    recall.withdraw(state, group)
+    recall.remove(state, group, "aborted")  # it has not started again, so this drops nothing
+    figures = state.windows.figures()
+    assert figures["sampler/dropped_length"] == 4 / 3
+    assert figures["sampler/dropped_share"] == 1.0
+
+
 def test_a_group_that_is_cut_short_asks_for_what_runs_and_ends_what_waits_with_tokens():
     run, state, routes = started()
     run.generate(routes[3], 4, None)
