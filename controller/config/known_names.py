@@ -6,14 +6,10 @@ is close is a slip of the pen, a part of a longer name, or the very name in anot
 """
 
 import difflib
-import json
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
-
-from controller.config.variables import is_text
 
 NAMES: dict[str, str] = {
     "rollout.group_size": "n n_samples n_samples_per_prompt num_generations num_generations_per_prompt "
@@ -132,19 +128,6 @@ def keys_at(model: type[BaseModel], section: str) -> dict[str, str]:
         models = [inner for outer in models for inner in _below(outer, part)]
     prefix = f"{section}." if section else ""
     return {name: f"{prefix}{name}" for one in models for name in one.model_fields}
-
-
-def quoted_text(model: type[BaseModel], dotted: str, text: str) -> str:
-    """What to write on a command line for a text that YAML takes for something else.
-
-    "" for a key that takes other values, or is none.
-    """
-    section, _, name = dotted.rpartition(".")
-    known = keys_at(model, section) or (dotted.split(".")[0] in model.model_fields and (name,))
-    if not known or name not in known or not is_text(model, tuple(dotted.split("."))):
-        return ""
-    shown = shlex.quote(f"{dotted}={json.dumps(text, ensure_ascii=False)}")
-    return f"the key takes a text, and YAML reads something else there; with quotes of YAML's: {shown}"
 
 
 def nearest(name: str, here: Sequence[str], everywhere: Sequence[str]) -> list[str]:

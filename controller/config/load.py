@@ -17,20 +17,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from controller.config import variables
-from controller.config.known_names import (
-    MOST_SHOWN,
-    REMARKS,
-    keys_at,
-    leaves,
-    nearest,
-    our_key,
-    quoted_text,
-)
+from controller.config.known_names import MOST_SHOWN, REMARKS, keys_at, leaves, nearest, our_key
 from controller.config.models import Config, Section
 from controller.config.places import with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
 from controller.config.rules import cross_field_problems
-from controller.config.yaml_file import MAX_CHARACTERS, read_yaml
+from controller.config.yaml_file import MAX_CHARACTERS, quoted_for_a_shell, read_yaml
 from protocol.errors import ConfigError
 from protocol.rewards.kinds import KINDS
 from strategies.cost_model import COST_MODELS, load_coefficients
@@ -245,7 +237,7 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
     dotted, separator, text = override.partition("=")
     if not separator or not dotted:
         return [f"{override!r} on the command line: expected key.path=value, for example run.steps=20."]
-    quoted = quoted_text(Config, dotted, text)
+    quoted = quoted_for_a_shell(dotted, text) if _is_text_key(dotted) else ""
     try:
         value, _ = read_yaml(text)
     except yaml.YAMLError as error:
@@ -264,6 +256,12 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
         del lines[inside]  # of what the file had there
     lines[dotted] = " (command line)"
     return []
+
+
+def _is_text_key(dotted: str) -> bool:
+    first, names = dotted.split(".")[0], keys_at(Config, dotted.rpartition(".")[0])
+    is_key = dotted.rpartition(".")[2] in names if names else first in Config.model_fields
+    return is_key and variables.is_text(Config, tuple(dotted.split(".")))
 
 
 def _put(tree: Tree, names: Sequence[str], value: Any) -> None:

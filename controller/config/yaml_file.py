@@ -75,6 +75,13 @@ def write_yaml(tree: Mapping[str, Any]) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False)
 
 
+def quoted_for_a_shell(key: str, text: str) -> str:
+    """How a text that YAML takes for something else is written on a command line, in words."""
+    value = yaml.dump(text, default_style='"', allow_unicode=True, width=MAX_CHARACTERS).strip()
+    word = f"{key}={value}".replace("'", "'\\''")
+    return f"the key takes a text, and YAML reads something else there; with quotes of YAML's: '{word}'"
+
+
 def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     """The value of a document, and its nodes, which know their lines; None for an empty one.
 
