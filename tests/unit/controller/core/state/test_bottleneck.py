@@ -183,7 +183,7 @@ class StartedAgain(Simulation):
             for process in list(self._processes.values()):
                 process.is_alive = False
             self._processes.clear()
-            self._at(0.0, super()._deliver, Restarted(self._config.model_dump_json(), "", ()))
+            self._at(0.0, super()._deliver, Restarted(self.core.state.config.model_dump_json(), "", ()))
 
 
 def test_loading_after_a_restart_is_nobodys_idling():
