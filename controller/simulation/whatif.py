@@ -22,7 +22,7 @@ from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead,
 from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import thaw
 from controller.durability.recording import Recording
-from controller.durability.replay import turns
+from controller.durability.replay import Replayed, turns
 from controller.simulation.charges import train_token_s
 from controller.simulation.host import Simulation
 from controller.simulation.measured import Measured, RecordedWorkload
@@ -60,6 +60,41 @@ class Moment:
     wanted_held_out: ReadHeldOut | None = None
     trainer_tasks: dict[type[messages.Message], messages.Message] = field(default_factory=dict)
     """What the trainer has in hand: at most a batch and a checkpoint."""
+
+    def hear(self, turn: Replayed) -> None:
+        """An event of the run and the commands that it gave: what is answered by it, and what is asked."""
+        self.now = turn.recorded.now
+        match turn.recorded.event:
+            case PromptsRead(first, count):
+                self.prompts_read, self.wanted_prompts = first + count, None
+            case HeldOutRead():
+                self.wanted_held_out = None
+            case Received(_, messages.TrainStepFinished()):
+                self.trainer_tasks.pop(Train, None)
+            case Received(_, messages.CheckpointSaved()):
+                self.trainer_tasks.pop(messages.SaveCheckpoint, None)
+            case _:
+                pass
+        for command in turn.commands:
+            match command:
+                case ReadPrompts(count=count):
+                    self.wanted_prompts = count
+                case ReadHeldOut():
+                    self.wanted_held_out = command
+                case Send(message=Train() | messages.SaveCheckpoint() as task):
+                    self.trainer_tasks[type(task)] = task
+                case _:
+                    pass
+        if self.core.state.registry.trainer() is None:
+            self.trainer_tasks.clear()  # with the trainer; its successor is asked again
+
+    @property
+    def can_be_taken_over(self) -> bool:
+        """Whether there is a trainer, and every version that was made is published."""
+        state = self.core.state
+        newest = state.versions.newest
+        is_whole = newest is not None and newest.policy_version == state.steps
+        return is_whole and state.registry.trainer() is not None and state.ending is None
 
     def copies(self, count: int) -> "list[Moment]":
         """So many equal moments that share nothing that changes; this one stays as it is."""
@@ -277,32 +312,9 @@ def reach(recording: Recording, at_s: float) -> Moment:
     """
     moment = Moment(recording.make_core())
     moment.prompts_read = moment.core.scoring.read_until  # not 0 where the history begins with a snapshot
-    state = moment.core.state
-    for recorded, commands in turns(recording, moment.core):
-        moment.now = recorded.now
-        match recorded.event:
-            case PromptsRead(first, count):
-                moment.prompts_read, moment.wanted_prompts = first + count, None
-            case HeldOutRead():
-                moment.wanted_held_out = None
-            case Received(_, messages.TrainStepFinished()):
-                moment.trainer_tasks.pop(Train, None)
-            case Received(_, messages.CheckpointSaved()):
-                moment.trainer_tasks.pop(messages.SaveCheckpoint, None)
-            case _:
-                pass
-        for command in commands:
-            if isinstance(command, ReadPrompts):
-                moment.wanted_prompts = command.count
-            elif isinstance(command, ReadHeldOut):
-                moment.wanted_held_out = command
-            elif isinstance(command, Send) and isinstance(command.message, Train | messages.SaveCheckpoint):
-                moment.trainer_tasks[type(command.message)] = command.message
-        newest, trainer = state.versions.newest, state.registry.trainer()
-        if trainer is None:
-            moment.trainer_tasks.clear()  # with the trainer; its successor is asked again
-        is_whole = newest is not None and newest.policy_version == state.steps and trainer is not None
-        if recorded.now >= at_s and is_whole and state.ending is None:
+    for turn in turns(recording, moment.core):
+        moment.hear(turn)
+        if moment.now >= at_s and moment.can_be_taken_over:
             return moment
     raise RunError(
         f"From {at_s:.1f} s on, {recording.path} has no moment at which the run could be taken over: it has "

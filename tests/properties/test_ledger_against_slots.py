@@ -131,7 +131,7 @@ def test_the_ledger_agrees_with_explicit_slots(max_staleness, batch_groups, seed
                 pair.occupied.add(group)
             case "abort" if pair.deadlines:
                 group = rng.choice(sorted(pair.deadlines))
-                pair.ledger.abort(group)
+                pair.ledger.release(group)
                 pair.occupied.discard(group)
                 pair.settled.discard(group)
                 del pair.deadlines[group]
@@ -190,7 +190,7 @@ def test_a_group_is_not_certain_while_earlier_deadlines_may_fill_the_batch():
         ledger.reserve(group, version)
     ledger.occupy(2)
     assert ledger.settle() == []
-    ledger.abort(0)
+    ledger.release(0)
     assert ledger.settle() == [2]
     assert not ledger.can_reserve(3)  # a late start under an old version would displace it
     ledger.occupy(1)

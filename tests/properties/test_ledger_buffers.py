@@ -24,11 +24,11 @@ def random_ledger(rng, bound, size, spare):
             case "occupy" if reserved:
                 ledger.occupy(reserved.pop(rng.randrange(len(reserved))))
             case "abort" if reserved and rng.random() < 0.3:
-                ledger.abort(reserved.pop(rng.randrange(len(reserved))))
+                ledger.release(reserved.pop(rng.randrange(len(reserved))))
             case "consume" if (batch := ledger.ready_batch()) is not None:
                 ledger.consume(batch)
         for group in ledger.useless():
-            ledger.abort(group)
+            ledger.release(group)
             if group in reserved:
                 reserved.remove(group)
     return ledger

@@ -208,7 +208,7 @@ class Lockstep:
 
     def abort(self, group: int) -> None:
         self.paper.abort(group)
-        self.ledger.abort(group)
+        self.ledger.release(group)
 
     def consume(self) -> None:
         is_ready = self.paper.status(self.paper.train_version) == "READY"

@@ -181,7 +181,7 @@ class Against:
             self.dropped += 1
 
     def _leave(self, group: int) -> None:
-        self.ledger.abort(group)
+        self.ledger.release(group)
         del self.versions[group]
         (self.occupied if group in self.occupied else self.reserved).remove(group)
         if group in self.slots.place:

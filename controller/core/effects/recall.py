@@ -30,7 +30,7 @@ def remove(state: RunState, group: Group, end: GroupEnd, *, unneeded: tuple[int,
     turns.call_off(state, group.episodes, f"group {group.id} is not needed any more")
     move_group(group, end)
     if group.id in state.ledger:
-        state.ledger.abort(group.id)
+        state.ledger.release(group.id)
     for member in group.members:
         state.queue_of(group).remove(member)
     for worker in state.registry.text_workers():
@@ -53,7 +53,7 @@ def withdraw(state: RunState, group: Group) -> None:
     """A group that was generating is the next to start again; its tokens were in vain."""
     abort_running(state, group.members)
     move_group(group, "withdrawn")
-    state.ledger.abort(group.id)
+    state.ledger.release(group.id)
     for member in group.members:
         state.queue.remove(member)
     state.accounts.close(group.response_tokens, "aborted")

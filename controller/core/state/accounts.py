@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Mapping
 from math import fsum
 from statistics import fmean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from controller.core.state.agents.episode_figures import EpisodeCounts
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better
 from controller.core.state.snapshot import TokenLedger
+from controller.core.state.transitions import GroupEnd
 
 ROLLOUT_ONLY = (
     "reward/", "groups/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
@@ -130,18 +131,21 @@ class Accounts:
         """Add to a `time_s/*` entry of the next line."""
         self._seconds[what] = self._seconds.get(what, 0.0) + seconds
 
-    def take(self, tokens: int, *, is_expected: bool) -> None:
-        """Tokens came in: of a live attempt, or too late (which is nobody's loss once the run ends)."""
+    def take(self, tokens: int) -> None:
+        """Tokens of a live attempt came in."""
         self.generated += tokens
-        if is_expected:
-            self.in_flight += tokens
-        elif self.is_ending:
+        self.in_flight += tokens
+
+    def take_late(self, tokens: int) -> None:
+        """Tokens came in that nobody wants any more, which is nobody's loss once the run ends."""
+        self.generated += tokens
+        if self.is_ending:
             self.aborted += tokens
         else:
             self.lost += tokens
 
-    def close(self, tokens: int, end: str) -> None:
-        """Groups leave the system: their tokens were "trained", "aborted", "filtered" or "evaluated"."""
+    def close(self, tokens: int, end: Literal["trained", GroupEnd]) -> None:
+        """Groups leave the system, or start again (aborted): what became of their tokens."""
         self.in_flight -= tokens
         setattr(self, end, getattr(self, end) + tokens)
 

@@ -153,8 +153,8 @@ class Ledger(LedgerBase):
         self._occupied[group] = self._reserved.pop(group)
         self._count(self._due_occupied, self._occupied[group], 1)
 
-    def abort(self, group: int) -> None:
-        """Free the place of a group that will never be trained.
+    def release(self, group: int) -> None:
+        """Free the place of a group that is removed, or starts again later.
 
         Raises: KeyError if it is not in the ledger.
         """

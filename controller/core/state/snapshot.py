@@ -66,9 +66,9 @@ class TokenLedger:
 
     generated: int
     trained: int
-    aborted: int  # of groups that were given up
-    filtered: int  # of groups without signal
-    lost: int  # reported by an attempt that had been given up
+    aborted: int  # of aborted and withdrawn groups, spare responses, turns that nobody awaits any more
+    filtered: int  # of groups without signal, and of episodes that count for nothing
+    lost: int  # reported too late, or by an episode that began anew; once the run ends the former are aborted
     evaluated: int  # of held-out prompts that are done
     in_flight: int
 

@@ -93,8 +93,8 @@ class InstanceReports:
             lost = self._take(instance, message, first, pace_s) if first < len(message.groups) else 0
         taken = sum(message.counts) - lost
         self.state.registry.grow(instance, taken)
-        self.state.accounts.take(taken, is_expected=True)
-        self.state.accounts.take(lost, is_expected=False)
+        self.state.accounts.take(taken)
+        self.state.accounts.take_late(lost)
 
     def _take(self, instance: Instance, message: Generated, first: int, pace_s: float) -> int:
         """Take deltas from the first of these on; returns the tokens that nobody wants."""

@@ -39,7 +39,7 @@ class SupervisedGroups:
             member.attempt, member.response_tokens = ATTEMPT, tokens
             member.segments.append(Segment(ATTEMPT, version, tokens))
             group.finish(member, "stop")
-            state.accounts.take(tokens, is_expected=True)
+            state.accounts.take(tokens)
             group.rewards, group.outcomes = (0.0,), (1.0,)
             move_group(group, "given")
             state.ledger.occupy(group.id)

@@ -173,7 +173,7 @@ class Membership:
     def on_unknown_peer(self, peer: PeerId, message: Message) -> None:
         """Words of a peer that is not attached (any more): counted, and it is told to go."""
         if isinstance(message, Generated):
-            self.state.accounts.take(sum(message.counts), is_expected=False)
+            self.state.accounts.take_late(sum(message.counts))
         self.state.accounts.counts["messages/late"] += 1
         reason = "This worker is not attached (any more); it was silent beyond its lease, or the run is over."
         self.state.send(peer, Close(reason, is_fault=False))

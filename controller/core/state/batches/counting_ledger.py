@@ -70,8 +70,8 @@ class CountingLedger(LedgerBase):
         """The group is complete and scored. Raises: KeyError if it is not reserved."""
         self._occupied[group] = self._reserved.pop(group)
 
-    def abort(self, group: int) -> None:
-        """The group will never be trained. Raises: KeyError if it is not here."""
+    def release(self, group: int) -> None:
+        """The group is removed, or starts again later. Raises: KeyError if it is not here."""
         (self._reserved if group in self._reserved else self._occupied).pop(group)
         del self._places[group]
         self._leave(group)

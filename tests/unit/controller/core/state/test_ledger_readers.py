@@ -14,7 +14,7 @@ CHANGES: list[Callable[[Ledger], object]] = [
     lambda ledger: [ledger.occupy(group) for group in (0, 1, 3)],
     lambda ledger: ledger.settle(),
     lambda ledger: ledger.consume([0, 1]),
-    lambda ledger: [ledger.abort(group) for group in (2, 3)],
+    lambda ledger: [ledger.release(group) for group in (2, 3)],
 ]
 
 

@@ -43,7 +43,7 @@ def test_an_aborted_group_had_no_place_left_and_a_kept_one_has():
                 for gone in (*batch, *ledger.useless()):
                     due.pop(gone, None)
                 for gone in ledger.useless():
-                    ledger.abort(gone)
+                    ledger.release(gone)
             reserved = [g for g in due if g in ledger._reserved]
             if reserved and rng.random() < 0.6:
                 ledger.occupy(rng.choice(reserved))

@@ -32,7 +32,7 @@ def test_the_place_of_a_group_that_leaves_goes_to_the_next():
     books = ledger()
     for group in range(4):
         books.reserve(group, 0)
-    books.abort(0)
+    books.release(0)
     books.occupy(1)
     books.occupy(2)
     assert books.ready_batch() == [1, 2]
@@ -61,7 +61,7 @@ def test_no_group_is_ever_too_old(seed):
         if running and rng.random() < 0.8:
             books.occupy(running.pop(rng.randrange(len(running))))
         if running and rng.random() < 0.1:
-            books.abort(running.pop(rng.randrange(len(running))))
+            books.release(running.pop(rng.randrange(len(running))))
         while (batch := books.ready_batch()) is not None and rng.random() < 0.9:
             assert all(books.train_version - versions[one] <= books.max_staleness for one in batch)
             books.consume(batch)
