@@ -139,13 +139,17 @@ def reshard(model: PreTrainedModel) -> None:
 
 
 def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.optim.AdamW:
-    """AdamW over this rank's shards; norms and biases are not decayed."""
+    """AdamW over this rank's shards; norms, biases and whatever else is no matrix are not decayed.
+
+    A checkpoint names what the optimizer keeps by the weight (state.py), so it fits whatever is decayed.
+    """
+    spared = _norms_and_biases(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim > 1]
-    others = [parameter for parameter in trained if parameter.ndim <= 1]
+    decayed = [parameter for parameter in trained if parameter.ndim > 1 and parameter not in spared]
+    others = [parameter for parameter in trained if parameter.ndim <= 1 or parameter in spared]
     return torch.optim.AdamW(
         [
-            {"params": matrices, "weight_decay": options.weight_decay},
+            {"params": decayed, "weight_decay": options.weight_decay},
             {"params": others, "weight_decay": 0.0},
         ],
         lr=options.lr,
@@ -153,6 +157,16 @@ def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.op
         eps=options.adam_eps,
         fused=True,
     )
+
+
+def _norms_and_biases(model: PreTrainedModel) -> set[torch.nn.Parameter]:
+    """Of any shape: a mixture has a bias for each expert, and some models a norm for each head."""
+    return {
+        parameter
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if name.endswith("bias") or "norm" in type(module).__name__.lower()
+    }
 
 
 def whole(tensor: torch.Tensor | SpreadPart) -> torch.Tensor:
