@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -77,14 +78,28 @@ async def test_a_process_that_is_killed_while_it_imports_is_started_again(killed
 async def test_code_that_takes_too_long_to_import_is_told_in_one_sentence(tmp_path, monkeypatch, make, wrong):
     module = tmp_path / "code_that_is_slow.py"
     module.write_text("import signal\nsignal.pause()\n")
-    for pool in ("agent", "reward"):
-        monkeypatch.setattr(f"workers.{pool}.pool.START_LIMIT_S", 0.5)
+    monkeypatch.setattr("workers.children.pool.START_LIMIT_S", 0.5)
     async with asyncio.timeout(LIMIT_S), make(module) as pool:
         with pytest.raises(ExceptionGroup) as caught:
             await pool.start()
     (error,) = caught.value.exceptions
     assert isinstance(error, RunError)
     assert re.search(r"did not start\. .* did not import its module within 0\.5 s.*Look at what", str(error))
+    gc.collect()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("make", [reward_pool, agent_pool])
+async def test_a_pool_that_is_closed_while_it_starts_is_no_error(tmp_path, make, wrong):
+    module, tells = tmp_path / "code_that_waits.py", tmp_path / "tells"
+    os.mkfifo(tells)
+    module.write_text(f"import signal\nopen({str(tells)!r}, 'w').close()\nsignal.pause()\n")
+    async with asyncio.timeout(LIMIT_S):
+        async with make(module) as pool:
+            starting = asyncio.create_task(pool.start())
+            await asyncio.to_thread(tells.read_text)
+        await starting
+    assert pool._children == []
     gc.collect()
     assert wrong == []
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
-from protocol.errors import ConfigError, RunError
+from protocol.errors import ConfigError
 from protocol.messages import Earned
 from protocol.plain_text import is_plain_line, plain
 from workers.agent import pipe as pipe
@@ -63,13 +63,15 @@ class AgentChild(KeptProcess):
     def __init__(
         self, code: Code, *, setup: bytes, most_blocked_s: float, listener: EpisodeListener,
         on_gone: Callable[["AgentChild"], None], on_obeyed: Callable[["AgentChild"], None],
+        is_alone: bool = False,
     ) -> None:  # fmt: skip
         """`most_blocked_s`: for which an episode may keep all others from running.
 
-        `on_obeyed`: an episode that was ended is gone.
+        `on_obeyed`: an episode that was ended is gone. `is_alone`: it has one episode.
         """
         super().__init__(code, setup=setup, max_bytes=MAX_WORD_BYTES)
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_alone = is_alone
+        """Whether it has one episode, and ends with it."""
         self.asks_at_door = False
         """Whether its agent has no other way to its policy; known when it is ready."""
         self.episodes: set[int] = set()
@@ -85,7 +87,7 @@ class AgentChild(KeptProcess):
     @property
     def is_ready(self) -> bool:
         """Whether it takes episodes."""
-        return self.is_open and self.ready.done() and self.ready.exception() is None
+        return self.is_open and self.has_started
 
     @property
     def is_idle(self) -> bool:
@@ -231,8 +233,6 @@ class AgentChild(KeptProcess):
     def _settled(self) -> None:
         for timer in (*self._ending.values(), *filter(None, [self._look_timer])):
             timer.cancel()
-        if not self.ready.done():
-            self.ready.set_exception(RunError(self.reason))
         lost, self.episodes = sorted(self.episodes), set()
         is_certain = len(lost) == 1 and not self._is_ending
         culprit = lost[0] if is_certain else self._culprit

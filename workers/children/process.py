@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from protocol.errors import RunError
 from protocol.importing import python_path
 from workers.children.packets import CLOSED, OUT_OF_MEMORY, SECRET_BYTES, GarbageError, Packets
 
@@ -58,6 +59,8 @@ class KeptProcess(asyncio.SubprocessProtocol):
         """`setup`: the packet that it is told first of all; `max_bytes`: of a packet that it says."""
         self.is_open = True
         """Whether it may be asked anything more."""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the code is imported; fails with ConfigError if it is no good, RunError if it died."""
         self.gone = asyncio.Event()
         self.reason = ""
         """Why it has ended."""
@@ -69,6 +72,11 @@ class KeptProcess(asyncio.SubprocessProtocol):
         self._transport: SubprocessTransport
         self._is_ending = False
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it was ready, though it may be gone by now."""
+        return self.ready.done() and self.ready.exception() is None
 
     async def start(self, module: str, name: str, environment: Mapping[str, str]) -> None:
         """Start it; `module` has the `main` that it runs, and `name` is for `ps`."""
@@ -160,6 +168,8 @@ class KeptProcess(asyncio.SubprocessProtocol):
             code = self._transport.get_returncode()
             self.reason, self.was_killed = self._how_it_ended(code), code is not None and code < 0
         self._transport.close()
+        if not self.ready.done():
+            self.ready.set_exception(RunError(self.reason))
         self.gone.set()
         self._settled()
 

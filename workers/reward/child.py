@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from protocol.errors import ConfigError, RunError
+from protocol.errors import ConfigError
 from workers.children.packets import GarbageError, packet
 from workers.children.process import Code, KeptProcess
 from workers.reward import pipe as pipe
@@ -100,7 +100,6 @@ class RewardChild(KeptProcess):
     ) -> None:  # fmt: skip
         code = Code("the reward function", "reward.memory_mb", limits.memory_mb)
         super().__init__(code, setup=setup, max_bytes=pipe.MAX_ANSWER_BYTES)
-        self.ready: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
         self.kind: Kind | None = None
         """None: it is not ready yet."""
         self.calls: dict[int, Call] = {}
@@ -122,8 +121,6 @@ class RewardChild(KeptProcess):
         return " while it scored" if self.calls else ""
 
     def _settled(self) -> None:
-        if not self.ready.done():
-            self.ready.set_exception(RunError(self.reason))
         suspects = [call for call in self.calls.values() if call.has_begun] or list(self.calls.values())
         culprit = suspects[0] if self._culprit is None and len(suspects) == 1 else self._culprit
         for call in reversed(self.calls.values()):  # what is asked again goes to the front of the line
@@ -212,7 +209,7 @@ class RewardChild(KeptProcess):
         if kind == pipe.READY and len(parts) == 2:
             self.kind = Kind(*map(bool, parts))
             if not self.ready.done():
-                self.ready.set_result(self.kind)
+                self.ready.set_result(None)
         elif kind == pipe.BROKEN and len(parts) == 1:
             if not self.ready.done():
                 self.ready.set_exception(ConfigError(str(parts[0])))

@@ -1,8 +1,7 @@
 """The processes that call the reward function, and the groups that wait for one.
 
-Invariants: the event loop never runs the user's code and never waits for it; a sync function has one group at
-a time in each process, an async one as many as `concurrency` calls allow; a process that was killed or has
-died is replaced; none is left behind the pool.
+Invariants: as of every KeptPool; a sync function has one group at a time in each process, an async one as
+many as `concurrency` calls allow.
 """
 
 import asyncio
@@ -10,12 +9,11 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from protocol.errors import ConfigError, RunError
 from protocol.rewards.kinds import FunctionReward, NamedReward
 from workers.children.packets import packet
+from workers.children.pool import KeptPool, PooledCode
 from workers.children.process import environment_of, half_mb
 from workers.reward import pipe as pipe
 from workers.reward.child import (
@@ -35,15 +33,13 @@ __all__ = ["RewardPool", "ScoringFailed"]
 
 logger = logging.getLogger(__name__)
 
-START_LIMIT_S = 300.0  # to import the user's module, which may pull in a large library
 GRACE_S = 5.0  # for a cancelled call to close what it has opened
-MAX_IDLE_DEATHS = 3  # in a row: the module ends its process, whatever it is asked
 NOWHERE = Place(run_dir="")
 
 WHOLE = 4  # parts of a request that are of the whole group: its number, row, prompt as text and as tokens
 
 
-class RewardPool:
+class RewardPool(KeptPool[RewardChild]):
     """`processes` children around the function with this import path, within `async with`."""
 
     def __init__(
@@ -59,46 +55,19 @@ class RewardPool:
         machine's.
         """
         self._reward = FunctionReward(function=reward) if isinstance(reward, str) else reward
-        self._function, self._field = self._reward.label, field
+        name, idle = self._reward.label, " while nothing was asked of it"
+        what = PooledCode("workers.reward.process", name, "reward function", field, idle)
+        super().__init__(what, environment_of(import_paths))
         self._setup = packet(pipe.SETUP, self._reward.model_dump_json(), *astuple(place))
         self._count, self._concurrency = processes, concurrency
         self._limits = CallLimits(timeout_s, grace_s, limit_key, memory_mb or half_mb())
         self._out_of_cpu = out_of_cpu
-        self._environment = environment_of(import_paths)
-        self._tasks = asyncio.TaskGroup()
-        self._starting: set[asyncio.Task[None]] = set()
-        self._children: list[RewardChild] = []
         self._waiting: deque[Call] = deque()
         self._kind: Kind | None = None
-        self._idle_deaths = 0
-        self._is_closed = False
-
-    async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End all children, at once. Raises: as `start`, in a group, if one could not be replaced."""
-        self._is_closed = True
-        for child in self._children:
-            child.end("The worker ends.")
-        for task in self._starting:
-            task.cancel()
-        if not isinstance(error, asyncio.CancelledError):
-            kind = error = trace = None  # no fault of a child: not to be told as one
-        try:
-            await self._tasks.__aexit__(kind, error, trace)
-        finally:
-            for child in list(self._children):
-                await child.gone.wait()
 
     async def start(self) -> None:
         """Start the children. Raises: ConfigError if the function cannot be imported or adapted; RunError."""
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(self._count):
-                tasks.create_task(self._add_child(), name=f"reward process {number}")
+        await self._start_all(self._count)
 
     def capacity(self, group_size: int) -> int:
         """Groups of so many responses that are scored at once. The children have started."""
@@ -175,61 +144,21 @@ class RewardPool:
             return False
         return sum(_weight(child.kind, one) for one in together) <= self._concurrency
 
-    # -- children ---------------------------------------------------------------------------------------
-
-    async def _add_child(self) -> None:
-        """Raises: ConfigError, RunError."""
-        child = RewardChild(self._limits, setup=self._setup, on_answer=self._on_answer, on_gone=self._on_gone)
-        await child.start("workers.reward.process", self._function, self._environment)
-        if not child.gone.is_set():
-            self._children.append(child)
-        if self._is_closed:
-            child.end("The worker ends.")
-        await asyncio.wait([child.ready], timeout=START_LIMIT_S)
-        if not child.ready.done():
-            child.end(
-                f"The process of the reward function did not import its module within {START_LIMIT_S:g} s. "
-                "Look at what the module does when it is imported, such as loading a model or waiting for a "
-                "server, and have it done with the first call."
-            )
-            await child.gone.wait()
-        try:
-            self._kind = child.ready.result()
-        except ConfigError as error:
-            raise ConfigError(f"`{self._field}` cannot be used. {error}") from None
-        except RunError:
-            if self._is_closed:
-                return
-            if child.was_killed and self._idle_deaths < MAX_IDLE_DEATHS - 1:  # not by what it imports, maybe
-                return await self._replace(child)
-            raise RunError(f"The reward function {self._function!r} did not start. {child.reason}") from None
-        self._hand_out()
-
     def _on_answer(self) -> None:
         self._idle_deaths = 0
         self._hand_out()
 
-    def _on_gone(self, child: RewardChild) -> None:
-        if child in self._children:
-            self._children.remove(child)
-        if child.ready.exception() is None and not self._is_closed:  # else whoever starts it tells
-            task = self._tasks.create_task(self._replace(child), name="reward process again")
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+    # -- of a KeptPool --------------------------------------------------------------------------------------
 
-    async def _replace(self, child: RewardChild) -> None:
-        """Raises: ConfigError, RunError."""
-        if child.calls:
-            logger.info("%s It is started again.", child.reason)
-        else:
-            logger.warning("%s It is started again.", child.reason)
-            self._idle_deaths += 1
-        if self._idle_deaths >= MAX_IDLE_DEATHS:
-            raise RunError(
-                f"The process of the reward function {self._function!r} has ended {self._idle_deaths} times "
-                f"in a row while nothing was asked of it. {child.reason} Look for what its module starts."
-            )
-        await self._add_child()
+    def _make(self) -> RewardChild:
+        return RewardChild(self._limits, setup=self._setup, on_answer=self._on_answer, on_gone=self._on_gone)
+
+    def _on_started(self, child: RewardChild) -> None:
+        self._kind = child.kind
+        self._hand_out()
+
+    def _was_idle(self, child: RewardChild) -> bool:
+        return not child.calls
 
 
 def _weight(kind: Kind, call: Call) -> int:
