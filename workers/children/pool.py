@@ -53,7 +53,7 @@ class KeptPool(Generic[Child]):
     ) -> None:
         """End all children, at once. Raises: as `start`, in a group, if one could not be replaced."""
         self._is_closed = True
-        for child in self._children:
+        for child in list(self._children):
             child.end("The worker ends.")
         for task in self._starting:
             task.cancel()
