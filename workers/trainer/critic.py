@@ -22,7 +22,7 @@ from workers.trainer.state import missing_weights, restore_state
 from workers.trainer.token_batch import TokenBatch
 
 CRITIC = "critic/"  # prefix of its tensors in a checkpoint
-CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")  # over optimizer steps
+CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")  # of steps, or of their tokens
 
 
 class ValueStep(NamedTuple):

@@ -62,7 +62,7 @@ from workers.trainer.token_batch import (
     tokens_of,
 )
 
-MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps
+MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps, or their tokens
 Steps = tuple[TrainBatch, TokenBatch, Iterator[dict[str, Any]]]
 """A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
 
@@ -138,8 +138,8 @@ class Trainer:
     def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
         """Train on one batch and return its metrics; afterwards `policy_version` is one higher.
 
-        `loss`, `grad_norm`, `entropy` (nats per token) and `clip_ratio` are means over the optimizer steps
-        taken; `tokens` counts response tokens; `skipped_steps` optimizer steps that were not finite.
+        `loss` and `grad_norm` are means over the optimizer steps taken, `entropy` (nats), `clip_ratio` over
+        their tokens; `tokens` counts response tokens; `skipped_steps` optimizer steps that were not finite.
         Raises: RemoteError if the batch is for another version; RunError if nothing is finite any more.
         """
         self._check_version(train)
@@ -365,6 +365,7 @@ class Trainer:
             "clip_ratio": clipped / max(1.0, tokens_count),
             "nonfinite_log_ratios": nonfinite,
             "kl_reference": kl / max(1.0, tokens_count),
+            "tokens": tokens_count,
         }
         if value_step:
             step |= value_step.metrics(tokens_count)

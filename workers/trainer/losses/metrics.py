@@ -96,6 +96,17 @@ def _kl(d_N: torch.Tensor) -> float:
     return (torch.expm1(d_N) - d_N).mean().item()
 
 
+OF_TOKENS = ("entropy", "clip_ratio", "kl_reference", "critic/clip_ratio")
+"""Numbers of an optimizer step that are means over its tokens."""
+
+
 def means(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    """Of these numbers over optimizer steps; 0 without any."""
-    return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in names}
+    """Of these numbers over optimizer steps, of OF_TOKENS over all their `tokens`; 0 without any."""
+    tokens = [step["tokens"] for step in steps]
+    return {name: _mean([step[name] for step in steps], tokens, name in OF_TOKENS) for name in names}
+
+
+def _mean(numbers: Sequence[float], tokens: Sequence[float], is_of_tokens: bool) -> float:
+    if not is_of_tokens:
+        return sum(numbers) / max(1, len(numbers))
+    return math.fsum(map(math.prod, zip(numbers, tokens, strict=True))) / max(1.0, sum(tokens))
