@@ -21,12 +21,16 @@ class Client:
 
     def __init__(self):
         self.questions = []
-        self.desk = DoorDesk(lambda number, question: self.questions.append(question))
+        self.desk = DoorDesk(self._begin)
         self.key = self.desk.open(1)
         self.app = make_site(self.desk, lambda body: read_request(body, SamplingSettings()))
         self.sent = []
         self.gone = asyncio.Event()
         """Set: the client has gone away."""
+
+    def _begin(self, number, question):
+        self.questions.append(question)
+        question.begin(given=3)
 
     async def ask(self, *, before_body=lambda: None, on_sent=lambda: None, retry=0):
         """Status and body of the answer to one request."""
