@@ -165,21 +165,32 @@ def _wasted(lines: Sequence[Line]) -> str:
 def _slow_rewards(lines: Sequence[Line]) -> str:
     """The next step waits for nothing but rewards; said until that is clearly less again."""
     newest = 0.0
-    scoring = [share or 0.0 for share in _column(lines, "phase/scoring")]
+    shares, waits = [share or 0.0 for share in _column(lines, "phase/scoring")], _waits(lines)
     for end in range(len(lines), NEWEST - 1, -1):
-        share = fmean(scoring[end - NEWEST : end])
+        window = slice(end - NEWEST, end)
+        share, told = fmean(shares[window]), [wait for wait in waits[window] if wait is not None]
         newest = share if end == len(lines) else newest
-        if share > SCORING_SHARE and share * _step_s(lines, end) >= SCORING_S:
+        if share > SCORING_SHARE and fmean(told or [inf]) >= SCORING_S:
             return f"for {newest:.0%} of the last {NEWEST} steps' time only rewards were missing"
         if share <= LESS_SCORING:
             break
     return ""
 
 
-def _step_s(lines: Sequence[Line], end: int) -> float:
-    """Seconds of a step, of those up to a place; infinite where nobody has said them."""
-    began, ended = (_one(lines[place], "time_s") for place in (end - NEWEST, end - 1))
-    return inf if began is None or ended is None else (ended - began) / (NEWEST - 1)
+def _waits(lines: Sequence[Line]) -> list[float | None]:
+    """Seconds of each step in which only rewards were missing; None where nobody said how long it took.
+
+    That is so of the first line, and of the first one behind others that are not held any more.
+    """
+    told = list(zip(*(_column(lines, key) for key in ("step", "time_s", "phase/scoring")), strict=True))
+    found: list[float | None] = [None] * min(1, len(told))
+    for (before, began, _), (step, ended, share) in pairwise(told):
+        follows = before is None or step is None or step == before + 1
+        if began is None or ended is None or not follows:
+            found.append(None)
+        else:
+            found.append((share or 0.0) * (ended - began))
+    return found
 
 
 Rule = Callable[[Sequence[Line]], str]

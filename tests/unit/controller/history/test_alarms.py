@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.history.alarms import RULES, alarms
+from controller.history.alarms import RULES, alarms, watched
 
 QUICKSTART = json.loads((Path(__file__).parents[3] / "support" / "quickstart_metrics.json").read_text())
 """By seed, what the rules look at in metrics.jsonl of the 140 steps of examples/quickstart.yaml."""
@@ -91,6 +91,24 @@ def test_slow_rewards_are_named_until_they_are_clearly_faster():
 @pytest.mark.parametrize(("step_s", "found"), [(1.3, []), (3.2, []), (3.4, ["slow rewards"])])
 def test_the_way_to_a_reward_worker_and_back_is_no_slow_reward(step_s, found):
     assert names(lines(30, phase__scoring=0.3, time_s=lambda n: step_s * n)) == found
+
+
+@pytest.mark.parametrize("long", [{"phase__scoring": 0.0}, {"phase__scoring": 0.001, "phase__paused": 0.999}])
+def test_a_long_step_in_which_nothing_is_scored_makes_rewards_no_slower(long):
+    """A run is taken up again, or somebody pauses it."""
+    run = lines(30, phase__scoring=0.35, time_s=lambda n: n)
+    for step in run[27:]:
+        step["time_s"] += 600.0
+    run[27] |= {key.replace("__", "/"): value for key, value in long.items()}
+    assert names(run) == []
+
+
+def test_steps_that_are_not_held_any_more_do_not_make_the_next_one_long():
+    run = lines(1100, step=lambda n: n, phase__scoring=0.3, time_s=lambda n: n)
+    assert names(watched(run[:1035])) == names(run) == []
+    assert names(watched(lines(1100, step=lambda n: n, phase__scoring=0.3, time_s=lambda n: 4 * n))) == [
+        "slow rewards"
+    ]
 
 
 def test_a_run_that_never_waited_for_rewards_says_nothing_of_them():
