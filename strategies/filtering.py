@@ -2,7 +2,8 @@
 
 A dropped group is replaced by one fresh prompt. `rewards`: of each response, or of each episode of an agent,
 the reward as it was given. With `agent.turn_rewards`, `zero_variance` alone is asked otherwise: about the
-advantages of each turn, and a group is kept where those of any turn differ.
+advantages of each turn, and a group is kept where those of any turn differ, or where any two do with
+`agent.turn_advantages` of the user's.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,6 @@
 """Alarms of learning on the console and in the log, each at most once an hour."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -22,10 +23,13 @@ class AlarmWatch:
         self._files = [GrowingLines(run / name, WatchedLines) for name in (METRICS, EVALUATIONS)]
         self._bell = Bell()
 
-    def look(self) -> None:
-        """Tell what is wrong after the newest line of metrics.jsonl."""
+    async def look(self) -> None:
+        """Tell what is wrong after the newest line of metrics.jsonl.
+
+        At first it reads all that earlier lives of the run have left, which may take seconds: in a thread.
+        """
         try:
-            made, evaluated = (file.read() for file in self._files)
+            made, evaluated = await asyncio.to_thread(lambda: [file.read() for file in self._files])
         except RunError:  # somebody has damaged a file, which is no matter of learning
             return
         found = [of_alarm(one) for one in alarms(made, evaluated, bound=self._bound)]

@@ -173,8 +173,8 @@ class StalenessSettings(Section):
     is too late is dropped."""
     filter: str = "none"
     """`none`; `zero_variance` drops groups whose rewards are all equal, or with `agent.turn_rewards` those in
-    which no turn has advantages that differ, each replaced by one fresh prompt; or an import path of a
-    function like those of strategies/filtering.py."""
+    which no turn has advantages that differ (no two turns, with `agent.turn_advantages` of your own). Each is
+    replaced by one fresh prompt. Or an import path of a function like those of strategies/filtering.py."""
 
     @model_validator(mode="before")
     @classmethod

@@ -20,7 +20,7 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         reward=config.reward,
         trainer=config.trainer,
         agent=config.agent,
-        template_kwargs=config.data.chat_template_kwargs,
+        template_kwargs=config.data.chat_template_kwargs if config.agent.is_on else {},
         evaluation_sampling=config.evaluation.sampling,
         evaluation_function=config.evaluation.reward_function,
         weights=config.weights,

@@ -59,6 +59,9 @@ class Shadow:
         self.agreements = {name: Agreement() for name in LABELS}
         """By the field of `Strategies` that decides."""
         self._core, self._other = core, other
+        self._leaves_filter_out = _asks_of_turns(recording.config()) != _asks_of_turns(other)
+        if self._leaves_filter_out:
+            del self.agreements["keep"]
         core.state.strategies = self._watch(core.state.strategies, recording.strategies(other))
 
     def _watch(self, own: Strategies, other: Strategies) -> Strategies:
@@ -68,7 +71,7 @@ class Shadow:
             admit=self._watched("admit", own.admit, other.admit),
             migrate=self._watched("migrate", own.migrate, other.migrate),
             synchronize=self._watched("synchronize", own.synchronize, other.synchronize),
-            keep=self._watched("keep", own.keep, other.keep),
+            keep=own.keep if self._leaves_filter_out else self._watched("keep", own.keep, other.keep),
             schedule=own.schedule,  # what is in the data is no choice of where or when
             adapt=self._watched("adapt", own.adapt, other.adapt),
             sample=own.sample,
@@ -140,6 +143,11 @@ def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -
         keys.remove("max_staleness")
     preset = f"staleness.strategy={strategy}"
     return change_config(config, [preset, *changes], without=[f"staleness.{key}" for key in sorted(keys)])
+
+
+def _asks_of_turns(config: Config) -> bool:
+    """Whether a run's filter is asked about advantages of turns, and not about rewards."""
+    return config.agent.turn_rewards and config.staleness.filter == "zero_variance"
 
 
 def agreement_in_words(agreements: dict[str, Agreement]) -> str:

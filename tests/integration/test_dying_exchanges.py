@@ -79,6 +79,25 @@ async def test_one_that_dies_again_before_it_serves_is_started_again(hosts: Host
     assert is_same(published, fetched.location)
 
 
+async def test_one_for_which_a_host_has_no_room_for_a_while_is_started_again_later(
+    hosts: Hosts,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer, real, refused = hosts.add("trainer"), asyncio.create_subprocess_exec, [None] * 2
+    before = await within(trainer.start())
+
+    async def without_room(*words, **options):
+        if refused:
+            refused.pop()
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return await real(*words, **options)
+
+    monkeypatch.setattr(exchange_process.asyncio, "create_subprocess_exec", without_room)
+    await kill_exchange()
+    assert await within(hosts.restarted.get()) != before
+    assert not refused
+
+
 async def test_one_that_answers_between_its_deaths_is_started_again_each_time(hosts: Hosts) -> None:  # noqa: F811
     trainer = hosts.add("trainer")
     await within(trainer.start())
@@ -98,9 +117,9 @@ async def test_one_that_dies_whatever_it_is_asked_refuses_every_order_from_then_
     await within(reader.start())
     reader.command = ["/bin/false"]
     await kill_exchange()
-    assert "It has died 3 times in a row and answered nothing between" in str(await within(failures.get()))
+    assert "5 times in a row, and it answered nothing between" in str(await within(failures.get()))
     for order in (reader.start(), reader.fetch(1, "f" * 32, ["tcp://127.0.0.1:1"]), reader.retire(1)):
-        with pytest.raises(RunError, match=r"ended with code 1; .*3 times in a row"):
+        with pytest.raises(RunError, match=r"ended with code 1; .*5 times in a row"):
             await within(order)
     assert hosts.restarted.empty()
 

@@ -2,10 +2,11 @@
 
 Invariants: it is started when the controller first asks for it; it ends with the worker; a pull is answered
 once, in the order asked; a process that dies fails the pulls that it had in hand, in words, and is started
-again at once; one that dies MOST_DEATHS times and answers nothing between fails its worker.
+again, the first time at once; one that fails MOST_DEATHS times and answers nothing between fails its worker.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from protocol.errors import RunError, WeightsError
+from protocol.importing import python_path
 from protocol.messages import Serving
 from protocol.segments import SHARED_MEMORY, has_room
 from protocol.settings import WorkerSettings
@@ -30,11 +32,11 @@ from workers.weights.store import path_of
 logger = logging.getLogger("workers")
 
 COMMAND = (sys.executable, "-P", "-m", "workers.weights.exchange")
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1 << 20  # bytes of one line
 KEPT_BASES = 1  # retired versions that stay for deltas, beside those that are in use
 SPARE_ROOM = 2  # versions that must still fit then
-MOST_DEATHS = 3  # in a row: something here ends it, whatever it is asked
+MOST_DEATHS = 5  # in a row, or starts that fail: something here ends it, whatever it is asked
+PAUSE_S = 1.0  # longer before each start after the first: a host may have no room for a process for a while
 ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it again cost as much as the rest
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -81,7 +83,7 @@ class WeightsExchangeProcess:
         self._bases: deque[int] = deque()  # retired, and kept for what differs from them
         self._address = address
         self._on_restart, self._on_failure = on_restart, on_failure
-        self._is_closing = self._has_served = False
+        self._closing, self._has_served = asyncio.Event(), False
         self._deaths = 0  # since its last answer
         self._keeper: asyncio.Task[None] | None = None
         self._process: Process | None = None  # while one lives
@@ -143,7 +145,7 @@ class WeightsExchangeProcess:
 
     async def close(self) -> None:
         """End the process."""
-        self._is_closing = True
+        self._closing.set()
         if self._process is not None:
             _let_end(self._process)
         if self._keeper is not None:
@@ -170,13 +172,13 @@ class WeightsExchangeProcess:
             for retired in self._retired.values():
                 _settle(retired, None)
             self._pulls, self._retired = {}, {}
-            if self._is_closing or not self._has_served:
+            if self._closing.is_set() or not self._has_served:
                 self._next_endpoint().set_exception(WeightsError(how))
                 self._endpoint = None
                 return
             if self._deaths >= MOST_DEATHS:
                 failure = RunError(
-                    f"{how} It has died {self._deaths} times in a row and answered nothing between, so it is "
+                    f"{how} That is so {self._deaths} times in a row, and it answered nothing between: it is "
                     "not started again, and the worker ends."
                 )
                 self._next_endpoint().set_exception(failure)
@@ -184,6 +186,8 @@ class WeightsExchangeProcess:
                 return
             logger.warning("%s It is started again.", how)
             self._next_endpoint()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), (self._deaths - 1) * PAUSE_S)
 
     def _next_endpoint(self) -> "asyncio.Future[str]":
         """Where the next process serves; who waits for that already goes on waiting."""
@@ -194,14 +198,13 @@ class WeightsExchangeProcess:
 
     async def _live(self) -> str:
         """One life of the process; how it ended."""
-        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self.command,
                 stdin=PIPE,
                 stdout=PIPE,
                 limit=LIMIT,
-                env=os.environ | ALLOCATOR | {"PYTHONPATH": path},
+                env=os.environ | ALLOCATOR | {"PYTHONPATH": python_path()},
             )
         except OSError as error:
             return (
@@ -209,7 +212,7 @@ class WeightsExchangeProcess:
                 "one more process: look at the memory and the limits of this host."
             )
         self._write(self._orders.model_dump(mode="json"))
-        if self._is_closing:
+        if self._closing.is_set():
             _let_end(process)
         assert process.stdout is not None
         try:

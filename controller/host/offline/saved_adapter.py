@@ -26,6 +26,10 @@ def lora_of(directory: Path) -> LoraSettings:
     try:
         told = json.loads(file.read_text())
         others = [key for key in OTHERWISE if told.get(key)]
+        if isinstance(told["target_modules"], str):  # a pattern; letters are no layers
+            others.append("target_modules")
+        if told["r"] == 0:
+            others.append("r")
         if told["peft_type"] != "LORA" or others:
             what = ", ".join(others) or told["peft_type"]
             raise ConfigError(

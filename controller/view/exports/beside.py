@@ -21,8 +21,8 @@ from typing import IO, Any
 from controller.config.models import Config
 from controller.view.exports.outgoing import END_S, Outgoing
 from protocol.files import for_owner_only
+from protocol.importing import python_path
 
-ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = (sys.executable, "-P", "-m", "controller.view.exports.outgoing")
 NICE = 10
 MORE_S = 5.0  # than it gives itself
@@ -79,8 +79,7 @@ async def exports_beside(run: Path, config: Config, *, on_warning: Tell) -> Asyn
 
 async def _start(run: Path, wanted: Outgoing) -> Process:
     """Raises: OSError."""
-    paths = [str(ROOT), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONPATH": python_path(os.getcwd()), "PYTHONUNBUFFERED": "1"}
     with _log_file(run) as log:
         process = await asyncio.create_subprocess_exec(
             *PROGRAM, stdin=PIPE, stdout=PIPE, stderr=log, env=environment, start_new_session=True
@@ -105,6 +104,8 @@ async def _hear(process: Process, run: Path, on_warning: Tell) -> None:
         rest = rest[:MOST_CHARS]
         for line in lines:
             on_warning(line[:MOST_CHARS].strip())
+    if last := rest.strip():
+        on_warning(last)
     code = await process.wait()
     if code:
         on_warning(

@@ -78,7 +78,7 @@ class LongTexts:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     def close(self) -> None:
-        """Begin nothing any more; what the thread is at goes on without being waited for."""
+        """Begin nothing any more; not here, but at the end of the process the text in hand is waited for."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, work: Callable[[Renderer | None], Result]) -> Result:

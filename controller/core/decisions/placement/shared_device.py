@@ -72,8 +72,6 @@ class SharedDevice:
         figures[name] = max(figures.get(name, 0.0), _megabytes(self._peak[worker.role]))
         name = f"device/{worker.role}_left_mb"
         figures[name] = max(figures.get(name, 0.0), _megabytes(message.left_bytes))
-        name = f"device/{worker.role}_release_s"
-        figures[name] = round(figures.get(name, 0.0) + message.release_s, 3)
 
     def check(self) -> None:
         """The two sides never have the device at once."""

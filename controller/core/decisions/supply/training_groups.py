@@ -14,7 +14,7 @@ from controller.core.state.agents.episode_rewards import says_what_turns_earned,
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from strategies.outcomes import TurnsView, outcomes, overlong_penalties
+from strategies.outcomes import EPSILON, TurnsView, outcomes, overlong_penalties
 
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
 
@@ -103,8 +103,9 @@ class TrainingGroups:
         """What `staleness.filter` says of it.
 
         `zero_variance` is about what is trained: where turns have advantages of their own, it is asked about
-        those of each turn, and about all together where they need not compare a turn with the same one of its
-        siblings. A filter of the user's gets the rewards of the responses, whatever is trained.
+        those of the turn in which they differ most, or about all together where they need not compare a turn
+        with the same one of its siblings. A filter of the user's gets the rewards of the responses, whatever
+        is trained.
         """
         keep = self.state.strategies.keep
         if not self._is_filtered_by_turn(group):
@@ -114,7 +115,9 @@ class TrainingGroups:
         asked = [[one[turn] for one in advantages if turn < len(one)] for turn in range(longest)]
         if self.state.config.agent.turn_advantages != "returns":
             asked.append([advantage for one in advantages for advantage in one])
-        return any(map(keep, asked))
+        most = max(asked, key=lambda values: max(values) - min(values))
+        is_rounding = max(most) - min(most) <= EPSILON
+        return keep([0.0] * len(most) if is_rounding else most)
 
     def _is_filtered_by_turn(self, group: Group) -> bool:
         config = self.state.config

@@ -4,6 +4,7 @@ Pure.
 """
 
 from collections.abc import Sequence
+from math import fsum, isclose
 
 from controller.core.state.groups import Group
 
@@ -28,8 +29,12 @@ def take_rewards(group: Group, scored: Sequence[float] = ()) -> None:
 
 
 def says_what_turns_earned(group: Group) -> bool:
-    """Whether all its episodes do: an older release did not tell that apart from what their ends earned."""
-    return bool(group.episodes) and all(episode.earned for episode in group.kept_episodes)
+    """Whether any of its episodes does.
+
+    An older release did not tell that apart from what their ends earned, and nobody tells it of an episode
+    that was timed out.
+    """
+    return any(episode.earned for episode in group.kept_episodes)
 
 
 def turn_rewards(group: Group, penalties: Sequence[float] = ()) -> list[list[float]]:
@@ -39,12 +44,17 @@ def turn_rewards(group: Group, penalties: Sequence[float] = ()) -> list[list[flo
     """
     found: list[list[float]] = []
     at_ends = penalties or [0.0] * len(group.rewards)
+    is_told = says_what_turns_earned(group)
     for episode, reward, penalty in zip(group.kept_episodes, group.rewards, at_ends, strict=True):
         turns = dict.fromkeys(episode.trained_turns, 0.0)
         for member, number, value in episode.turn_rewards:
             turns[member, number] += value
         values = list(turns.values())
-        values[-1] += 0.0 if episode.earned == "turns" else reward
+        is_of_turns = episode.earned == "turns" or (
+            # its group goes on under a release that tells it: all are to be compared alike
+            is_told and not episode.earned and isclose(reward, fsum(values))
+        )
+        values[-1] += 0.0 if is_of_turns else reward
         values[-1] += penalty
         found.append(values)
     return found

@@ -78,7 +78,7 @@ class Episode:
     reward: float | None = None  # None: the reward function is to score it
     parts: tuple[tuple[str, float], ...] = ()
     turn_rewards: tuple[tuple[int, int, float], ...] = ()  # trajectory, number, reward
-    earned: Earned = "end"  # where `reward` was
+    earned: Earned = ""  # where `reward` was, as its worker said
     noted: tuple[tuple[str, float], ...] = ()  # by `policy.metric`
     has_talk: bool = False  # its messages are in the store, by this trial
 

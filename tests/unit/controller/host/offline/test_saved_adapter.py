@@ -26,6 +26,8 @@ def test_width_scale_and_layers_are_read(tmp_path):
     [
         ({"use_rslora": True}, "has use_rslora, which no run trains"),
         ({"peft_type": "IA3"}, "has IA3, which no run trains"),
+        ({"target_modules": "all-linear"}, "has target_modules, which no run trains"),
+        ({"r": 0}, "has r, which no run trains"),
         ({"r": "wide"}, "cannot be read: ValidationError"),
         ({"lora_alpha": None}, "cannot be read: TypeError"),
     ],

@@ -200,30 +200,30 @@ def collapsing(steps):
         yield {"step": n, "entropy": entropy, "reward/mean": 0.3 if is_lost else 0.8}
 
 
-def test_an_alarm_is_on_the_console_once(tmp_path):
+async def test_an_alarm_is_on_the_console_once(tmp_path):
     warned = []
     watch = AlarmWatch(tmp_path, warned.append, bound=1)
     for step in range(1, 5):
         made(tmp_path, [{"step": step, "staleness/max": 7}])
-        watch.look()
+        await watch.look()
     assert len(warned) == 1
     assert warned[0].startswith("ALARM, bound broken (staleness)")
 
 
 @pytest.mark.parametrize(("steps", "before"), [(300, 262), (1500, 0), (1500, 1490)])
-def test_what_a_run_was_at_first_counts_however_long_ago_and_in_whichever_life(tmp_path, steps, before):
+async def test_what_a_run_was_at_first_counts_however_long_ago_and_in_whichever_life(tmp_path, steps, before):
     warned, lines = [], list(collapsing(steps))
     made(tmp_path, lines[:before])  # when it was killed
     watch = AlarmWatch(tmp_path, warned.append, bound=1)
     for line in lines[before:]:
         made(tmp_path, [line])
-        watch.look()
+        await watch.look()
     assert [text.split(" (")[0] for text in warned] == ["ALARM, entropy collapse"]
 
 
-def test_a_damaged_file_is_no_alarm_of_learning_and_ends_nothing(tmp_path):
+async def test_a_damaged_file_is_no_alarm_of_learning_and_ends_nothing(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("{\n")
-    AlarmWatch(tmp_path, pytest.fail, bound=1).look()
+    await AlarmWatch(tmp_path, pytest.fail, bound=1).look()
 
 
 def test_a_finished_run_is_exported(tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from controller.core.events import Tick
+from strategies.outcomes import by_returns
 from tests.support.agent_run import AgentRun
 
 TRAINER = {"batch_groups": 2, "advantage_scale": "none"}
@@ -41,10 +43,16 @@ def test_a_group_in_which_the_advantages_of_any_turn_differ_is_kept(by_turn, end
     assert is_kept(by_turn, ends=ends, earned=earned)
 
 
-def test_equal_turns_are_no_signal_whatever_rounding_makes_of_their_mean():
+def like_returns(view):
+    return by_returns(view)
+
+
+@pytest.mark.parametrize("credit", [{}, {"turn_advantages": f"{__name__}:like_returns"}])
+def test_equal_turns_are_no_signal_whatever_rounding_makes_of_their_mean(credit):
     """Their mean is rounded, so the advantages are tiny numbers of another size at each turn, and no 0."""
     run = AgentRun(
-        agent={"turn_rewards": True}, rollout={"group_size": 3}, staleness={"filter": "zero_variance"},
+        agent={"turn_rewards": True} | credit, rollout={"group_size": 3},
+        staleness={"filter": "zero_variance"},
         trainer={"batch_groups": 2, "advantage_scale": "group_std"},
     )  # fmt: skip
     for episode in range(3):
@@ -132,3 +140,33 @@ def test_what_an_older_release_told_is_decided_as_it_was_then():
     assert is_kept([(0.0,), (0.0,)], ends=(1.0, 0.0), earned="")
     run = play([(0.0, 0.0), (0.0,)], ends=(1.0, 1.0), earned="", trainer=OVERLONG)
     assert run.core.state.groups[0].turn_outcomes == ((0.0, 0.0), (0.0,))
+
+
+def test_a_group_that_an_older_release_began_compares_its_episodes_alike():
+    both = {(0.5, 0.5): "", (0.25, 0.75): "turns"}
+    run = AgentRun(agent={"turn_rewards": True}, trainer=TRAINER)
+    run.ask_all()
+    for episode, (turns, earned) in enumerate(both.items()):
+        run.sample(0, episode)
+        run.ask(0, episode)
+        run.sample(0, episode)
+        told = tuple((episode, number, reward) for number, reward in enumerate(turns))
+        run.end(0, episode, 1.0, turn_rewards=told, earned=earned)
+    assert run.core.state.groups[0].turn_outcomes == ((0.0, -0.125), (0.0, 0.125))
+
+
+def test_a_group_of_which_nobody_says_what_its_turns_have_earned_is_decided_as_ever():
+    """All its episodes were timed out, which an older release's were, too."""
+    agent = {"turn_rewards": True, "turn_timeout_s": 30, "on_timeout": "score"}
+    run = AgentRun(agent=agent, trainer=TRAINER | OVERLONG, controller={"lease_s": 10_000})
+    run.ask_all()
+    for episode, turns in enumerate((2, 1)):
+        run.sample(0, episode)
+        for _ in range(turns - 1):
+            run.ask(0, episode)
+            run.sample(0, episode)
+    while run.core.state.groups[0].state == "generating":
+        run.do(Tick(), at=max(run.now + 0.001, run.core.next_deadline()))
+    group = run.core.state.groups[0]
+    assert {episode.ending for episode in group.episodes} == {"timeout"}
+    assert group.turn_outcomes == ((0.0, 0.0), (0.0,))
