@@ -6,9 +6,10 @@ controller, and ends with the answer, or where its worker was lost; every slice 
 
 import json
 import os
+import shutil
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from math import inf
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from controller.core.commands import Forget, ReportStep, Send
@@ -220,21 +221,20 @@ def write_trace(
     """Write the trace to a file and return how many slices it has.
 
     As Chrome's JSON if the file's name ends with .json, else as TrackEvents. A file that is there is
-    replaced by a whole trace with a slice, or left as it is. Raises: OSError, RunError.
+    replaced by a whole trace with a slice, and keeps its mode, or left as it is. Raises: OSError, RunError.
     """
     entries = trace(recording, begin_s=begin_s, end_s=end_s, workers=workers)
     write = _write_json if path.endswith(".json") else _write_packets
     place = os.path.realpath(path)
     if os.path.exists(place) and not os.path.isfile(place):  # a pipe, or /dev/stdout
         return write(entries, place)
-    aside = f"{place}.partial"
-    try:
+    with TemporaryDirectory(dir=os.path.dirname(place), prefix=".trace-") as folder:
+        aside = os.path.join(folder, "trace")
         if slices := write(entries, aside):
+            if os.path.exists(place):
+                shutil.copymode(place, aside)
             os.replace(aside, place)
         return slices
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(aside)
 
 
 def worker_names(recording: Recording) -> set[str]:

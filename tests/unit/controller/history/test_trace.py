@@ -94,4 +94,30 @@ def test_a_trace_takes_the_place_of_the_one_before_and_goes_through_a_link_and_i
     assert json.loads(file.read_text())["traceEvents"]
     assert main(["trace", str(tmp_path), "-o", os.devnull]) == 0
     assert not os.path.isfile(os.devnull)
-    assert not list(tmp_path.glob("*.partial"))
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link.json", "run.db", "trace.json"]
+
+
+def test_a_trace_keeps_the_mode_of_the_one_before_and_a_new_one_follows_the_umask(tmp_path):
+    AnsweredRun(tmp_path / "run.db", steps=2).to_the_end()
+    before, new = tmp_path / "before.json", tmp_path / "new.json"
+    before.touch()
+    before.chmod(0o600)
+    umask = os.umask(0o027)
+    try:
+        assert main(["trace", str(tmp_path), "-o", str(before)]) == 0
+        assert main(["trace", str(tmp_path), "-o", str(new)]) == 0
+    finally:
+        os.umask(umask)
+    assert before.stat().st_size
+    assert (before.stat().st_mode & 0o777, new.stat().st_mode & 0o777) == (0o600, 0o640)
+
+
+@pytest.mark.parametrize("words", [(), ("--from", "99999")])
+def test_no_file_beside_a_trace_is_touched(tmp_path, words):
+    AnsweredRun(tmp_path / "run.db", steps=2).to_the_end()
+    (tmp_path / "out").mkdir()
+    mine = tmp_path / "out" / "trace.json.partial"
+    mine.write_text("mine")
+    main(["trace", str(tmp_path), "-o", str(tmp_path / "out" / "trace.json"), *words])
+    assert mine.read_text() == "mine"
+    assert {one.name for one in mine.parent.iterdir()} <= {"trace.json", mine.name}
