@@ -108,9 +108,14 @@ def way_on(path: Path) -> str:
 
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run directory; None if there is none."""
-    numbers = [
+    versions = saved_versions(run)
+    return run / "checkpoints" / f"step_{max(versions)}" if versions else None
+
+
+def saved_versions(run: Path) -> list[int]:
+    """Versions of the complete checkpoints of a run directory, in no order."""
+    return [
         int(number)
         for path in run.glob("checkpoints/step_*/.complete")
         if (number := path.parent.name.removeprefix("step_")).isdecimal()
     ]
-    return run / "checkpoints" / f"step_{max(numbers)}" if numbers else None

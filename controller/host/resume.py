@@ -16,7 +16,7 @@ from typing import Any
 
 from controller.config.models import Config
 from controller.core.core import Core
-from controller.durability.damage import broken, newest_checkpoint, way_on
+from controller.durability.damage import broken, newest_checkpoint, saved_versions, way_on
 from controller.durability.recording import Recording
 from controller.host.going_back import gone_back, set_checkpoints_aside
 from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
@@ -45,7 +45,8 @@ async def find_past(
 ) -> ResumedRun | None:
     """The run in the directory, if there is one that is not over; else the directory is made again.
 
-    Raises: as `read_past`.
+    Raises: as `read_past`; RunError, before anything is changed, if run.db has lost its end, and no
+    checkpoint fits what it still has.
     """
     if not directory.has_run:
         if directory.previous is not None and config.run.resume == "auto":
@@ -60,6 +61,7 @@ async def find_past(
     if past is not None:
         if not past.is_over:
             if lost := lost_end(directory.path, past):
+                _refuse_without_start(directory.path, past, lost)
                 past.notes.append(f"{lost} {_kept_aside(directory, past)}")
             before = past.core.state.config.weights.directory
             directory.go_on(past.lines, past.core.evaluation.reports, before)
@@ -94,17 +96,35 @@ def lost_end(run: Path, past: ResumedRun) -> str:
         return ""
     return (
         f"{run / 'run.db'} ends at step {steps}, {', '.join(found)}: its newest part is lost (a damaged or "
-        "removed run.db-wal, a loss of power, or an older copy that was put back). What was made after it is "
-        "made again, from other responses, under the same numbers."
+        "removed run.db-wal, a loss of power, or an older copy that was put back)."
+    )
+
+
+def _refuse_without_start(run: Path, past: ResumedRun, lost: str) -> None:
+    """A run whose end is lost goes on only from a checkpoint that the rest of it fits. Raises: RunError.
+
+    The trainer removes older ones, so those that are left may all be of the lost part.
+    """
+    steps, oldest = past.core.state.steps, past.core.training.trainer_batches.oldest_start
+    if oldest == 0 or any(oldest <= version <= steps for version in saved_versions(run)):
+        return
+    versions = f"{oldest}{f' to {steps}' * (oldest < steps)}"
+    raise RunError(
+        f"{lost} The run cannot go on from there: that takes a complete checkpoint of version {versions}, "
+        f"and {run / 'checkpoints'} has none. Nothing was changed. Put the run.db that the run wrote back, "
+        f"with its run.db-wal, {way_on_from(run)}."
     )
 
 
 def _kept_aside(directory: RunDirectory, past: ResumedRun) -> str:
-    """Put what a lost end has left where nothing overwrites it; a sentence that says where."""
+    """Put what a lost end has left where nothing overwrites it; sentences that say so."""
     with directory.in_words():
         kept = [directory.set_aside(name) for name in (METRICS, EVALUATIONS)]
         kept += set_checkpoints_aside(directory.path, past.core.state.steps)
-    return f"What is left of it is kept in {', '.join(str(path) for path in kept if path)}."
+    return (
+        "What was made after it is made again, from other responses, under the same numbers. "
+        f"What is left of it is kept in {', '.join(str(path) for path in kept if path)}."
+    )
 
 
 def _last_step(metrics: Path) -> int:

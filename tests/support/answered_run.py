@@ -39,6 +39,7 @@ class AnsweredRun:
         steps: int = 4,
         import_paths: str = "[]",
         data: dict[str, object] | None = None,
+        trainer: dict[str, object] | None = None,
         **staleness: object,
     ) -> None:
         self.config = Config.model_validate(
@@ -46,7 +47,7 @@ class AnsweredRun:
                 "run": {"steps": steps},
                 "data": data or {},
                 "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 10, "max_running": 4},
-                "trainer": {"batch_groups": 2, "lr": 0.1, "keep_checkpoints": 1},
+                "trainer": {"batch_groups": 2, "lr": 0.1, "keep_checkpoints": 1, **(trainer or {})},
                 "staleness": {"max_staleness": 1, "mu": 0.0, **staleness},
             }
         )

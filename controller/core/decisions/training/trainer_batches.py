@@ -44,6 +44,11 @@ class TrainerBatches:
         return None if self._fed is None else self._fed + 1
 
     @property
+    def oldest_start(self) -> int:
+        """Oldest version from which a trainer can be brought to where the run is, by the kept batches."""
+        return min([*self.state.batches, self.state.steps])
+
+    @property
     def is_behind(self) -> bool:
         """Whether the trainer is still making versions again that were lost with the one before it."""
         return self._held is not None and self._held < self.state.steps
@@ -62,8 +67,8 @@ class TrainerBatches:
 
         Ends the run if they do not lead from that version to where the run is.
         """
-        steps, oldest = self.state.steps, min(self.state.batches, default=self.state.steps)
-        if not min(oldest, steps) <= policy_version <= steps:
+        steps, oldest = self.state.steps, self.oldest_start
+        if not oldest <= policy_version <= steps:
             self.state.end(_no_way_on(policy_version, oldest=oldest, steps=steps), is_success=False)
             return
         self.lose()

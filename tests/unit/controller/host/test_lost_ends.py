@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -13,6 +14,7 @@ from controller.config.models import Config
 from controller.core.commands import Command, ReportStep
 from controller.host.resume import find_past
 from controller.host.run_directory import RunDirectory
+from protocol.errors import RunError
 from tests.support.answered_run import AnsweredRun
 
 FOLDED, KILLED = 2, 5  # train steps after which the log is folded into run.db, and the run is killed
@@ -21,10 +23,10 @@ FOLDED, KILLED = 2, 5  # train steps after which the log is folded into run.db, 
 class Killed(AnsweredRun):
     """Writes the files of a run as a shell does; `run` is what a kill in step KILLED leaves."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **trainer: object) -> None:
         self.folder, self.live = folder / "run", folder / "live"
         self.live.mkdir()
-        super().__init__(self.live / "run.db", steps=8)
+        super().__init__(self.live / "run.db", steps=8, trainer=trainer)
         self.to_the_end()
 
     def answer(self, command: Command) -> None:
@@ -41,7 +43,8 @@ class Killed(AnsweredRun):
 
     def checkpoint(self, step: int) -> Path:
         place = self.folder / "checkpoints" / f"step_{step}"
-        place.mkdir(parents=True)
+        (place / "trainer").mkdir(parents=True)
+        (place / "config.json").touch()
         (place / ".complete").touch()
         return place
 
@@ -96,6 +99,7 @@ def test_a_log_that_is_damaged_is_told_and_nothing_that_it_left_is_overwritten(t
     assert run.steps("metrics.jsonl.1") == [1, 2, 3, 4, 5]
     assert (run.folder / "evaluations.jsonl.1").exists()
     assert (run.folder / "checkpoints" / "undone_step_4" / ".complete").exists()
+    assert "What was made after it is made again, from other responses" in told
     assert taken_up(run.folder, run.config) == []  # it was told
 
 
@@ -118,3 +122,54 @@ def test_damaged_lines_of_metrics_are_no_sign_of_a_lost_end(tmp_path):
     file.write_text("\n".join([*lines, last.replace('"step": 5', '"step": 57')]) + "\n")
     assert taken_up(run.folder, run.config) == []
     assert run.steps("metrics.jsonl") == [1, 2, 3, 4, 5]
+
+
+def test_an_end_that_leaves_no_checkpoint_to_go_on_from_is_refused_and_nothing_changes(tmp_path):
+    run = Killed(tmp_path, checkpoint_steps=1)  # the batches before the newest checkpoint are dropped
+    log = (run.folder / "run.db-wal").read_bytes()
+    (run.folder / "run.db-wal").unlink()
+    saved = run.checkpoint(KILLED)
+    before = contents(run.folder)
+    for _ in range(2):  # nor does the next try know less
+        with pytest.raises(RunError, match="its newest part is lost") as raised:
+            taken_up(run.folder, run.config)
+        assert contents(run.folder) == before
+    told = str(raised.value)
+    (steps,) = re.findall(r"run.db ends at step (\d+), metrics.jsonl at step 5", told)
+    assert re.search(
+        rf"takes a complete checkpoint of version (\d to )?{steps}, and {saved.parent} has none", told
+    )
+    assert "Put the run.db that the run wrote back, with its run.db-wal, begin a new run" in told
+    assert f"(run.resume={saved} and another run.name)" in told
+    assert "made again" not in told
+    begun = change_config(run.config, [f"run.resume={saved}", "run.name=next", f"run.dir={tmp_path}"])
+    assert begun.model.path == str(saved)
+    (run.folder / "run.db-wal").write_bytes(log)
+    assert taken_up(run.folder, run.config) == []  # the other way on
+    assert run.steps("metrics.jsonl") == [1, 2, 3, 4, 5]
+
+
+def test_an_end_that_leaves_a_checkpoint_goes_on_from_it(tmp_path):
+    run = Killed(tmp_path, checkpoint_steps=1)
+    (run.folder / "run.db-wal").unlink()
+    run.checkpoint(KILLED)
+    run.checkpoint(FOLDED)
+    (told,) = taken_up(run.folder, run.config)
+    assert "made again, from other responses" in told
+    assert {one.name for one in (run.folder / "checkpoints").iterdir()} == {
+        f"step_{FOLDED}", f"undone_step_{KILLED}"
+    }  # fmt: skip
+
+
+def test_a_checkpoint_that_the_kept_batches_do_not_reach_is_none_to_go_on_from(tmp_path):
+    run = Killed(tmp_path, checkpoint_steps=1)
+    (run.folder / "run.db-wal").unlink()
+    run.checkpoint(0)
+    with pytest.raises(RunError, match=r"checkpoints has none\. Nothing was changed\."):
+        taken_up(run.folder, run.config)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Of the files, without the lock and what SQLite keeps for readers."""
+    files = (one for one in folder.rglob("*") if one.is_file() and not one.name.endswith(("-wal", "-shm")))
+    return {str(one.relative_to(folder)): one.read_bytes() for one in files}
