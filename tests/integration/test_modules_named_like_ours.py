@@ -1,18 +1,16 @@
 """A module of the user's may have the name of a folder inside our packages."""
 
+import os
 from pathlib import Path
 
-import controller.host.supervisor
-import workers.children.process
-import workers.weights.exchange_process
+from protocol.importing import python_path
 from workers.reward.pool import RewardPool
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_processes_look_for_our_packages_beside_them_not_in_them():
-    for module in (controller.host.supervisor, workers.children.process, workers.weights.exchange_process):
-        assert ROOT == module.ROOT
+    assert Path(python_path().split(os.pathsep)[0]) == ROOT
 
 
 async def test_a_reward_of_modules_named_engines_and_reward(tmp_path):
