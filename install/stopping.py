@@ -30,8 +30,13 @@ class Stopping:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_IGN if self._has_come else handler)
+        # while none can come: Python prints a traceback for one that comes just as it is to be ignored
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._before)
+        try:
+            for number, handler in self._before.items():
+                signal.signal(number, signal.SIG_IGN if self._has_come else handler)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     @contextlib.contextmanager
     def put_off(self) -> Iterator[None]:
