@@ -281,9 +281,7 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
             alarm = AlarmWatch(controller.run_dir, console.warn, bound=config.staleness.max_staleness)
             async for step in controller.train():
                 console.step(step.metrics)
-                await asyncio.to_thread(
-                    alarm.look
-                )  # at first it reads what earlier lives of the run have left
+                await alarm.look()
     finally:
         console.close()
     console.finish(controller.summary, controller.run_dir)
