@@ -22,6 +22,7 @@ class AlarmWatch:
         self._warn, self._bound = warn, bound
         self._files = [GrowingLines(run / name, WatchedLines) for name in (METRICS, EVALUATIONS)]
         self._bell = Bell()
+        self._has_told_damage = False
 
     async def look(self) -> None:
         """Tell what is wrong after the newest line of metrics.jsonl.
@@ -30,7 +31,10 @@ class AlarmWatch:
         """
         try:
             made, evaluated = await asyncio.to_thread(lambda: [file.read() for file in self._files])
-        except RunError:  # somebody has damaged a file, which is no matter of learning
+        except RunError as error:  # somebody has damaged a file, which is no matter of learning
+            if not self._has_told_damage:
+                log.warning("No alarms of learning, as long as it is so: %s", error)
+            self._has_told_damage = True
             return
         found = [of_alarm(one) for one in alarms(made, evaluated, bound=self._bound)]
         for one in self._bell.new(found, time.monotonic()):

@@ -369,6 +369,11 @@ class Config(Section):
         return config
 
     @property
+    def filters_by_turn(self) -> bool:
+        """Whether `staleness.filter` is asked about advantages of turns, and not about rewards."""
+        return self.agent.turn_rewards and self.staleness.filter == "zero_variance"
+
+    @property
     def is_colocated(self) -> bool:
         """Whether instances and trainer share one device, and work in turn."""
         return self.placement == "colocated"

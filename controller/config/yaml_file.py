@@ -6,6 +6,7 @@ is refused as yaml.YAMLError, with its line.
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,8 +79,8 @@ def write_yaml(tree: Mapping[str, Any]) -> str:
 def quoted_for_a_shell(key: str, text: str) -> str:
     """How a text that YAML takes for something else is written on a command line, in words."""
     value = yaml.dump(text, default_style='"', allow_unicode=True, width=MAX_CHARACTERS).strip()
-    word = f"{key}={value}".replace("'", "'\\''")
-    return f"the key takes a text, and YAML reads something else there; with quotes of YAML's: '{word}'"
+    word = shlex.quote(f"{key}={value}")
+    return f"the key takes a text, and YAML reads something else there; with quotes of YAML's: {word}"
 
 
 def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:

@@ -1,6 +1,6 @@
 """Parquet files, read row group by row group.
 
-Invariants: only the metadata of files is read when they are opened; a pass holds at most HELD_BYTES of rows
+Invariants: only the metadata of files is read when they are opened; a pass holds about HELD_BYTES of rows
 and one batch, whatever the files hold. A shuffled pass takes the row groups in an order drawn from the seed,
 cuts what they hold into windows, and draws an order for each window: a row group cannot be entered in its
 middle, so a permutation of all rows would decode a row group for every row. A window is cut by the size that
@@ -209,12 +209,16 @@ def _gather(batches: Iterable[RowBatch], turns: np.ndarray, inside: int) -> list
         if len(piece.turns):
             held.append(piece)
             size += rows.nbytes
+        del piece, rows  # else a batch of which few rows are held would stay until the next one
         while size > HELD_BYTES and (count := sum(len(piece.turns) for piece in held)) > 1:
-            held = [piece.alone() for piece in held]
+            for place, piece in enumerate(held):  # one by one, so that no two copies of all are there
+                held[place] = piece.alone()
             size = sum(piece.batch.nbytes for piece in held)
             if size > HELD_BYTES:
                 end = int(np.sort(np.concatenate([piece.turns for piece in held]))[count * 3 // 4])
-                held = [few.alone() for piece in held if len((few := piece.where(piece.turns < end)).turns)]
+                for place, piece in enumerate(held):
+                    held[place] = piece.where(piece.turns < end).alone()
+                held = [piece for piece in held if len(piece.turns)]
                 size = sum(piece.batch.nbytes for piece in held)
     return held
 

@@ -59,7 +59,7 @@ class Shadow:
         self.agreements = {name: Agreement() for name in LABELS}
         """By the field of `Strategies` that decides."""
         self._core, self._other = core, other
-        self._leaves_filter_out = _asks_of_turns(recording.config()) != _asks_of_turns(other)
+        self._leaves_filter_out = recording.config().filters_by_turn != other.filters_by_turn
         if self._leaves_filter_out:
             del self.agreements["keep"]
         core.state.strategies = self._watch(core.state.strategies, recording.strategies(other))
@@ -143,11 +143,6 @@ def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -
         keys.remove("max_staleness")
     preset = f"staleness.strategy={strategy}"
     return change_config(config, [preset, *changes], without=[f"staleness.{key}" for key in sorted(keys)])
-
-
-def _asks_of_turns(config: Config) -> bool:
-    """Whether a run's filter is asked about advantages of turns, and not about rewards."""
-    return config.agent.turn_rewards and config.staleness.filter == "zero_variance"
 
 
 def agreement_in_words(agreements: dict[str, Agreement]) -> str:

@@ -60,7 +60,9 @@ async def find_past(
         past = await asyncio.to_thread(read_past, directory.path, config)
     if past is not None:
         if not past.is_over:
-            if lost := lost_end(directory.path, past):
+            with directory.in_words():
+                lost = lost_end(directory.path, past)
+            if lost:
                 _refuse_without_start(directory.path, past, lost)
                 past.notes.append(f"{lost} {_kept_aside(directory, past)}")
             before = past.core.state.config.weights.directory
@@ -91,7 +93,7 @@ def lost_end(run: Path, past: ResumedRun) -> str:
     if (checkpoint := newest_checkpoint(run)) and int(checkpoint.name.removeprefix("step_")) > steps:
         found.append(f"the newest checkpoint is {checkpoint.name}")
     if (told := _last_lines(run / EVALUATIONS)[0]) > evaluations:
-        found.append(f"{EVALUATIONS} has {told} lines, and it knows of {evaluations}")
+        found.append(f"{EVALUATIONS} has {told} evaluations, of which run.db knows {evaluations}")
     if not found:
         return ""
     return (
@@ -140,7 +142,7 @@ def _last_step(metrics: Path) -> int:
 def _last_lines(file: Path) -> tuple[int, list[bytes]]:
     """How many whole lines a file has, and the last few; none if it is not there."""
     count, newest = 0, deque[bytes](maxlen=3)
-    with suppress(OSError), file.open("rb") as lines:
+    with suppress(FileNotFoundError), file.open("rb") as lines:
         for line in lines:
             count += line.endswith(b"\n")
             newest.append(line)

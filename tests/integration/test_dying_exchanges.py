@@ -111,13 +111,15 @@ async def test_one_that_answers_between_its_deaths_is_started_again_each_time(ho
 
 async def test_one_that_dies_whatever_it_is_asked_refuses_every_order_from_then_on(
     hosts: Hosts,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(exchange_process, "PAUSE_S", 0.0)
     failures = asyncio.Queue[RunError]()
     reader = hosts.add("reader", on_failure=failures.put_nowait)
     await within(reader.start())
     reader.command = ["/bin/false"]
     await kill_exchange()
-    assert "5 times in a row, and it answered nothing between" in str(await within(failures.get()))
+    assert "failed 5 times in a row and answered nothing in between" in str(await within(failures.get()))
     for order in (reader.start(), reader.fetch(1, "f" * 32, ["tcp://127.0.0.1:1"]), reader.retire(1)):
         with pytest.raises(RunError, match=r"ended with code 1; .*5 times in a row"):
             await within(order)

@@ -13,6 +13,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import Verdict, replay
 from controller.history.compare_strategies import other_config
 from controller.history.story import story
+from controller.simulation import whatif
 from controller.simulation.whatif import go_on
 from tests.support.prepared_program import start_program
 
@@ -58,7 +59,8 @@ async def test_a_run_with_a_killed_worker_is_re_derived_while_it_goes_on_and_aft
     with Recording(tmp_path / "run") as recording:
         assert any("Train 0.0 in the batch of version 0" in line for line in story(recording, 0))
         comparison = go_on(recording, other_config(recording.config(), "areal", []))
-        assert comparison.own.steps == comparison.other.steps > 20
+        # bound + 2 are skipped, and up to one more for whole cycles of two or three; the last is not complete
+        assert {comparison.own.steps, comparison.other.steps} <= {whatif.STEPS - 5, whatif.STEPS - 6}
 
 
 async def test_a_killed_controller_leaves_a_journal_that_is_re_derived_to_its_last_event(tmp_path):

@@ -31,23 +31,22 @@ SMALL = {
 SLEEPER = "import os; os.execv('/bin/sleep', [{token!r}, '9000'])"
 
 
-@pytest.fixture(params=["bubblewrap", "limits"])
-async def box(request: pytest.FixtureRequest):
+async def opened(kind: str) -> Box:
     try:
-        made = await open_box(request.param)
+        return await open_box(kind)
     except ConfigError as error:
         pytest.skip(f"The sandbox cannot be had on this machine: {error}")
-    async with made:
+
+
+@pytest.fixture(params=["bubblewrap", "limits"])
+async def box(request: pytest.FixtureRequest):
+    async with await opened(request.param) as made:
         yield made
 
 
 @pytest.fixture
 async def bubblewrap():
-    try:
-        made = await open_box("bubblewrap")
-    except ConfigError as error:
-        pytest.skip(f"The sandbox cannot be had on this machine: {error}")
-    async with made:
+    async with await opened("bubblewrap") as made:
         yield made
 
 

@@ -173,6 +173,14 @@ def test_no_room_and_no_file_is_too_large_to_know():
             assert count <= MOST_FILES, f"{where} has {count} files, at most {MOST_FILES}: make rooms in it"
 
 
+@pytest.mark.parametrize("folder", ["tests", "benchmarks", "install", "docs", "examples"])
+def test_no_file_beside_the_packages_is_longer_than_those_in_them(folder):
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        lines = file.read_text().count("\n")
+        where = file.relative_to(ROOT)
+        assert lines <= MOST_LINES, f"{where} has {lines} lines, at most {MOST_LINES}: split it"
+
+
 def test_one_name_is_one_class():
     found: dict[str, list[str]] = defaultdict(list)
     for package in PACKAGES:

@@ -2,7 +2,8 @@
 
 Invariants: it is started when the controller first asks for it; it ends with the worker; a pull is answered
 once, in the order asked; a process that dies fails the pulls that it had in hand, in words, and is started
-again, the first time at once; one that fails MOST_DEATHS times and answers nothing between fails its worker.
+again, the first time at once; one that fails MOST_DEATHS times and answers nothing in between fails its
+worker.
 """
 
 import asyncio
@@ -178,8 +179,8 @@ class WeightsExchangeProcess:
                 return
             if self._deaths >= MOST_DEATHS:
                 failure = RunError(
-                    f"{how} That is so {self._deaths} times in a row, and it answered nothing between: it is "
-                    "not started again, and the worker ends."
+                    f"{how} It has failed {self._deaths} times in a row and answered nothing in between, so "
+                    "it is not started again, and the worker ends."
                 )
                 self._next_endpoint().set_exception(failure)
                 self._on_failure(failure)

@@ -92,7 +92,6 @@ class LibraryRenderer:
         self.ends = self._stops | end_tokens(tokenizer)
         """Tokens that end a turn."""
         self._structure: tuple[int, list[str]] = (-1, [])
-        self.forged = 0
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         safe = self._hide(_named(messages), tools)
@@ -161,8 +160,7 @@ class LibraryRenderer:
         return self._structure[1]
 
     def _hide(self, messages: Messages, tools: Tools) -> Hidden:
-        safe, count = hide(self.structure, messages, tools)
-        self.forged += count
+        safe = hide(self.structure, messages, tools)
         self._guard.stand_ins = dict(safe.stand_ins) | {
             _escaped(stand_in): _escaped(token) for stand_in, token in safe.stand_ins.items()
         }

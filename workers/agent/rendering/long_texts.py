@@ -5,14 +5,13 @@ tokenizer can be asked by two threads at once.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from workers.agent.messages import texts_of
 from workers.agent.rendering.renderer import Past, Renderer
 from workers.agent.rendering.spelling import Messages, Tools
-from workers.agent.rendering.tool_calls import Parsed
 
 MAX_QUICK_CHARS = 1 << 15
 """Of a text that an event loop encodes itself, which takes it some hundredths of a second."""
@@ -29,12 +28,7 @@ class QuickRenderer:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self.text = renderer.text
-
-    @property
-    def forged(self) -> int:
-        """Special tokens that texts have spelt so far."""
-        return self._renderer.forged
+        self.text, self.parse = renderer.text, renderer.parse  # of what an engine has sampled
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         """As every renderer does. Raises: LongText."""
@@ -47,17 +41,6 @@ class QuickRenderer:
         """As every renderer does; the past is not encoded again. Raises: LongText."""
         _check_length(messages)
         return self._renderer.extend(last, messages, tools, past=past)
-
-    def parse(
-        self,
-        tokens: Sequence[int],
-        *,
-        reads_calls: bool = True,
-        prompt: Sequence[int] = (),
-        tools: Tools = None,
-    ) -> Parsed:
-        """As every renderer does."""
-        return self._renderer.parse(tokens, reads_calls=reads_calls, prompt=prompt, tools=tools)
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
         """As every renderer does."""

@@ -28,12 +28,6 @@ class OwnRenderer:
         self._own, self._tokenizer, self._ends = own, tokenizer, end_tokens(tokenizer)
         self._sees_past = _takes(own.extend, "past")
 
-    @property
-    def forged(self) -> int:
-        """As its own counter says, if it has one."""
-        count = getattr(self._own, "forged", 0)
-        return count if isinstance(count, int) else 0
-
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         tokens = ids_of(self._call("render", messages, tools), "render")
         if not tokens:

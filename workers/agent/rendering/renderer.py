@@ -42,11 +42,6 @@ class Past(NamedTuple):
 class Renderer(Protocol):
     """What turns a conversation into tokens."""
 
-    @property
-    def forged(self) -> int:
-        """Special tokens that texts have spelt so far."""
-        ...
-
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         """The whole prompt, ready to be continued."""
         ...
@@ -86,8 +81,7 @@ class TurnReader:
 
     def __init__(self, tokenizer: Any, read_calls: CallReader) -> None:
         self._tokenizer, self._read_calls = tokenizer, read_calls
-        self._special, self._ends = special_tokens(tokenizer), end_tokens(tokenizer)
-        self.forged = 0
+        self._ends = end_tokens(tokenizer)
 
     def parse(
         self,
@@ -108,6 +102,7 @@ class TemplateRenderer(TurnReader):
 
     def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["hermes"]) -> None:
         super().__init__(tokenizer, read_calls)
+        self._special = special_tokens(tokenizer)
         self._ended: tuple[Tools, str] | None = None
         self._kwargs: Mapping[str, Any] = {}
 
@@ -181,9 +176,7 @@ class TemplateRenderer(TurnReader):
         return self._tokenizer.apply_chat_template([_for_template(message) for message in messages], **told)
 
     def _hide(self, messages: Messages, tools: Tools) -> Hidden:
-        safe, count = hide(self._special, messages, tools)
-        self.forged += count
-        return safe
+        return hide(self._special, messages, tools)
 
 
 class PlainRenderer(TurnReader):
@@ -194,7 +187,6 @@ class PlainRenderer(TurnReader):
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         texts = [message["content"] for message in messages]
-        self.forged += sum(text.count(token) for token in self._special for text in texts)
         return [token for text in texts for token in plain_tokens(self._tokenizer, text)]
 
     def extend(

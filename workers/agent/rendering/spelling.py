@@ -23,17 +23,16 @@ class Hidden(NamedTuple):
     """What such a text stands for."""
 
 
-def hide(special: Sequence[str], messages: Messages, tools: Tools) -> tuple[Hidden, int]:
-    """The same without these tokens' texts, longest first, and how often they were spelt."""
+def hide(special: Sequence[str], messages: Messages, tools: Tools) -> Hidden:
+    """The same without these tokens' texts, longest first."""
     texts = [*texts_of(messages), *texts_of(tools or ())]
     spelt = [token for token in special if any(token in text for text in texts)]
     if not spelt:
-        return Hidden(messages, tools, {}), 0
+        return Hidden(messages, tools, {})
     mark = _unused_mark(texts)
     hidden = {token: f"{mark}{place}{mark}" for place, token in enumerate(spelt)}
     safe = replaced(messages, hidden), replaced(tools, hidden) if tools else tools
-    count = sum(text.count(token) for token in spelt for text in texts)
-    return Hidden(*safe, {stand_in: token for token, stand_in in hidden.items()}), count
+    return Hidden(*safe, {stand_in: token for token, stand_in in hidden.items()})
 
 
 def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:

@@ -120,9 +120,7 @@ class TrainingGroups:
         return keep([0.0] * len(most) if is_rounding else most)
 
     def _is_filtered_by_turn(self, group: Group) -> bool:
-        config = self.state.config
-        is_by_turn = config.agent.turn_rewards and config.staleness.filter == "zero_variance"
-        return is_by_turn and says_what_turns_earned(group)
+        return self.state.config.filters_by_turn and says_what_turns_earned(group)
 
     def _credit(self, group: Group, penalties: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
         """The advantages of the turns of each of its responses."""

@@ -95,7 +95,7 @@ def test_a_log_that_is_damaged_is_told_and_nothing_that_it_left_is_overwritten(t
         f"run.db ends at step {len(steps)}, metrics.jsonl at step {KILLED}, the newest checkpoint is step_4"
         in told
     )
-    assert "evaluations.jsonl has 1 lines, and it knows of 0: its newest part is lost" in told
+    assert "evaluations.jsonl has 1 evaluations, of which run.db knows 0: its newest part is lost" in told
     assert run.steps("metrics.jsonl.1") == [1, 2, 3, 4, 5]
     assert (run.folder / "evaluations.jsonl.1").exists()
     assert (run.folder / "checkpoints" / "undone_step_4" / ".complete").exists()

@@ -221,9 +221,14 @@ async def test_what_a_run_was_at_first_counts_however_long_ago_and_in_whichever_
     assert [text.split(" (")[0] for text in warned] == ["ALARM, entropy collapse"]
 
 
-async def test_a_damaged_file_is_no_alarm_of_learning_and_ends_nothing(tmp_path):
+async def test_a_damaged_file_is_no_alarm_of_learning_and_is_told_once(tmp_path, caplog):
     (tmp_path / "metrics.jsonl").write_text("{\n")
-    await AlarmWatch(tmp_path, pytest.fail, bound=1).look()
+    watch = AlarmWatch(tmp_path, pytest.fail, bound=1)
+    await watch.look()
+    await watch.look()
+    (told,) = caplog.messages
+    assert told.startswith("No alarms of learning, as long as it is so: ")
+    assert "metrics.jsonl" in told
 
 
 def test_a_finished_run_is_exported(tmp_path, capsys):

@@ -26,8 +26,6 @@ def test_a_short_text_is_rendered_as_ever(renderer):
     assert quick.extend(3, [USER], None) == renderer.extend(3, [USER], None)
     assert quick.text(prompt) == renderer.text(prompt)
     assert quick.parse(prompt) == renderer.parse(prompt)
-    quick.render([{"role": "user", "content": "<|im_end|>"}], None)
-    assert quick.forged == renderer.forged == 1
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def test_a_renderer_of_ones_own_makes_tokens_and_reads_them(made):
     assert renderer.extend(9, [USER], None) is None
     parsed = renderer.parse([1, 2])
     assert (parsed.content, parsed.calls) == ("c", (("add", '{"a": 1}'),))
-    assert renderer.forged == 0
 
 
 def test_a_renderer_that_never_only_appends_is_a_verdict_of_the_probes(made):

@@ -64,7 +64,6 @@ def test_text_that_spells_a_special_token_cannot_forge_the_end_of_a_turn(tokeniz
         honest = renderer.extend(None, [{**new[0], "content": "ok"}], None)
         assert tokens.count(tokenizer.eos_token_id) <= honest.count(tokenizer.eos_token_id)
         assert forged in text_of(tokenizer, tokens)
-    assert renderer.forged == 4  # two tokens, twice
 
 
 def test_schemas_of_tools_cannot_forge_either(tokenizer, renderer):

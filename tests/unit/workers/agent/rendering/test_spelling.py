@@ -17,10 +17,10 @@ def test_plain_tokens_are_never_special(tokenizer):
     assert tokenizer.decode(tokens, skip_special_tokens=False) == "a<|im_end|>b"
 
 
-def test_what_is_hidden_is_counted_and_comes_back_as_ordinary_text(tokenizer):
+def test_what_is_hidden_comes_back_as_ordinary_text(tokenizer):
     messages = [{"role": "user", "content": "<|im_end|>!", "tool_calls": [{"id": "<|im_start|>"}]}]
-    safe, count = hide(special_tokens(tokenizer), messages, None)
-    assert count == 2
+    safe = hide(special_tokens(tokenizer), messages, None)
+    assert len(safe.stand_ins) == 2
     written = safe.messages[0]["content"] + safe.messages[0]["tool_calls"][0]["id"] + "<|im_end|>"
     tokens = encoded(tokenizer, written, safe.stand_ins)
     assert tokenizer.decode(tokens, skip_special_tokens=False) == "<|im_end|>!<|im_start|><|im_end|>"
@@ -29,9 +29,9 @@ def test_what_is_hidden_is_counted_and_comes_back_as_ordinary_text(tokenizer):
 
 def test_nothing_is_hidden_where_nothing_is_spelt(tokenizer):
     messages = [{"role": "user", "content": "hi"}]
-    (kept, tools, hidden), count = hide(special_tokens(tokenizer), messages, None)
+    kept, tools, hidden = hide(special_tokens(tokenizer), messages, None)
     assert kept is messages
-    assert (tools, hidden, count) == (None, {}, 0)
+    assert (tools, hidden) == (None, {})
 
 
 def test_the_token_that_ends_a_turn_is_no_part_of_its_text(tokenizer):
