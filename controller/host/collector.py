@@ -10,6 +10,8 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from controller.durability.image.freezer import without_collecting
+
 YOUNG = 5_000  # objects more than there were before the youngest are looked at: 50,000 took 47 ms of the loop
 ROUNDS = 500, 100  # of these until the next older ones are
 
@@ -29,3 +31,11 @@ def rare_collections() -> Iterator[Callable[[], None]]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+@contextmanager
+def made_to_stay() -> Iterator[None]:
+    """Never look at what is made inside, a million objects that a run is taken up with."""
+    with without_collecting():
+        yield
+        gc.freeze()

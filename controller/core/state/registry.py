@@ -227,7 +227,8 @@ class Registry:
             self.changed |= dict.fromkeys(peer for peer, i in self._instances.items() if i.host == gone.host)
 
     def _see_largest(self, *, without: Instance) -> None:
-        if without.kv_tokens >= self.largest_kv:
+        alike = (i.ready and i.kv_tokens == self.largest_kv for i in reversed(self._instances.values()))
+        if without.kv_tokens >= self.largest_kv and not any(alike):  # the last one, where all go in turn
             self.largest_kv = max((i.kv_tokens for i in self.instances() if i.ready), default=0)
 
     def hand_over(self, former: Instance, instance: Instance, trajectory: Trajectory) -> None:

@@ -2,7 +2,7 @@
 
 import gc
 
-from controller.host.collector import YOUNG, rare_collections
+from controller.host.collector import YOUNG, made_to_stay, rare_collections
 
 
 def test_collections_are_rare_inside_and_as_before_outside():
@@ -21,3 +21,14 @@ def test_what_is_there_later_can_be_left_too():
         assert gc.get_freeze_count() == before
         leave_what_is_there()
         assert gc.get_freeze_count() >= before + len(kept)
+
+
+def test_what_a_run_is_taken_up_with_is_never_looked_at():
+    with rare_collections():
+        before = gc.get_freeze_count()
+        with made_to_stay():
+            kept = [[] for _ in range(100 * YOUNG)]
+            assert gc.get_count()[0] >= len(kept)
+        assert gc.get_freeze_count() >= before + len(kept)
+        assert gc.get_count()[0] < YOUNG
+        assert gc.isenabled()
