@@ -5,6 +5,7 @@ read from disk; a swap happens completely or not at all.
 """
 
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,18 @@ def _make_without_weights(
             "model.path=DIR."
         )
     model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    keep_float32(model, dtype)
     if (directory / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
     return model
+
+
+def keep_float32(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Have in float32 what the family holds so in any precision: from_pretrained does, from_config not."""
+    kept = [f"*{part}*" for part in model._get_dtype_plan(dtype)]
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if any(fnmatch(name, pattern) for pattern in kept):
+            tensor.data = tensor.data.float()
 
 
 def replace_weights(

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.initialization import no_init_weights
 
 from protocol.errors import ConfigError
+from workers.models.model import keep_float32
 
 
 def unfilled_causal_lm(directory: str | Path, *, dtype: str, device: torch.device) -> PreTrainedModel:
@@ -26,6 +27,7 @@ def unfilled_causal_lm(directory: str | Path, *, dtype: str, device: torch.devic
         with no_init_weights(), _weights_on("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
             model.tie_weights()
+            keep_float32(model, getattr(torch, dtype))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(
             f"The model at {directory} cannot be made from its configuration: {type(error).__name__}: "

@@ -129,16 +129,16 @@ def write_checkpoint(
     keep: int,
     adapter: Mapping[str, object] | None = None,
     layout: Mapping[str, TensorPart] | None = None,
+    buffers: Collection[str] = (),
     among: Among = ALONE,
 ) -> Path:
     """The path of the new checkpoint `directory/step_<policy_version>`; older ones beyond `keep` are removed.
 
     `state` is this rank's part of what `read_state` gives back, of which what is named `model.` becomes, in
-    `dtype`, model.safetensors next to the config and tokenizer of `model_directory`. With `adapter`, the
-    content of adapter_config.json, the files are those of an adapter in peft's format. `layout`: how
-    model.safetensors holds what the state has together. `prepare` has made the folder.
-
-    Raises: RunError if the file system refuses.
+    `dtype` but for `buffers`, model.safetensors next to the config and tokenizer of `model_directory`. With
+    `adapter`, the content of adapter_config.json, the files are those of an adapter in peft's format.
+    `layout`: how model.safetensors holds what the state has together. `prepare` has made the folder. Raises:
+    RunError if the file system refuses.
     """
     path, aside = directory / f"step_{policy_version}", aside_of(directory, policy_version)
     try:
@@ -152,7 +152,7 @@ def write_checkpoint(
             _copy_small_files(model_directory, aside, without=MODEL_CONFIGS)
             (aside / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2) + "\n")
         files, weights = [among.file(rank) for rank in range(among.size)], aside / _weights_name(aside)
-        _export(weights, Shares([aside / file for file in files]), dtype, layout or {})
+        _export(weights, Shares([aside / file for file in files]), dtype, layout or {}, buffers)
         known = dict(zip(files, sums, strict=True)) | {weights.name: _checksum(weights)}
         (aside / CHECKSUMS).write_text(json.dumps(known, indent=1) + "\n")
         (aside / COMPLETE).touch()  # under this name nobody looks for it yet
@@ -196,14 +196,17 @@ def _refused(path: Path, error: Exception) -> RunError:
     )
 
 
-def _export(file: Path, state: Shares, dtype: torch.dtype, layout: Mapping[str, TensorPart]) -> None:
+def _export(
+    file: Path, state: Shares, dtype: torch.dtype, layout: Mapping[str, TensorPart], buffers: Collection[str]
+) -> None:
     """The weights of a state as one file, a tensor at a time."""
     own = [name.removeprefix(WEIGHT) for name in state if name.startswith(WEIGHT)]
     parts = layout or {name: TensorPart(name) for name in own}
     shapes = {}
     for name, part in parts.items():
         kept, shape = state.dtype(WEIGHT + part.own), state.shape(WEIGHT + part.own)
-        shapes[name] = (dtype if kept.is_floating_point else kept, part.shape(shape))
+        is_rounded = kept.is_floating_point and part.own not in buffers
+        shapes[name] = (dtype if is_rounded else kept, part.shape(shape))
     metadata = {"format": "pt", "policy_version": state.metadata["policy_version"]}
 
     def tensor_of(name: str) -> torch.Tensor:

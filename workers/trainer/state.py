@@ -1,7 +1,8 @@
 """What a trainer needs to go on, as named tensors: weights, optimizer, random numbers.
 
-Invariant: a tensor is named after the weight that it belongs to, and rows of it are known by their place, so
-any number of ranks can take it up.
+Invariants: a tensor is named after the weight that it belongs to, and rows of it are known by their place, so
+any number of ranks can take it up; a buffer is published and saved as it is, since nothing trains it and the
+forward pass does not round it.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,17 @@ def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 def published_tensors(model: PreTrainedModel, layout: FileLayout) -> Published:
     """What a version consists of; the next step changes it."""
-    return pieces({name: tensor.detach() for name, tensor in named_tensors(model).items()}, layout)
+    tensors = {
+        name: tensor.detach() if isinstance(tensor, torch.nn.Parameter) else torch.nn.Buffer(tensor)
+        for name, tensor in named_tensors(model).items()
+    }
+    return pieces(tensors, layout)
+
+
+def buffer_names(model: PreTrainedModel) -> set[str]:
+    """Of `named_tensors`, those that are not trained."""
+    named = named_tensors(model).items()
+    return {name for name, tensor in named if not isinstance(tensor, torch.nn.Parameter)}
 
 
 def _state(

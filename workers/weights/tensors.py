@@ -49,8 +49,11 @@ class SpreadRows(Protocol):
 def layout_of(
     policy_version: int, tensors: Mapping[str, torch.Tensor | SpreadRows], *, dtype: torch.dtype | None = None
 ) -> Layout:
-    """Where whole tensors will lie; floating point ones in `dtype` if it is given."""
-    kinds = {name: dtype if dtype and t.is_floating_point() else t.dtype for name, t in tensors.items()}
+    """Where whole tensors will lie; floating point ones but buffers in `dtype` if it is given."""
+    kinds = {
+        name: t.dtype if not t.is_floating_point() or isinstance(t, torch.nn.Buffer) else dtype or t.dtype
+        for name, t in tensors.items()
+    }
     return manifest.lay_out(
         policy_version, {name: (NAMES[kinds[name]], tuple(t.shape)) for name, t in tensors.items()}
     )

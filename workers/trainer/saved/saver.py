@@ -17,7 +17,7 @@ from workers.models.file_layout import FileLayout
 from workers.trainer.checkpoints import ALONE, Among, aside_of, prepare, write_checkpoint, write_share
 from workers.trainer.ranks import Ranks
 from workers.trainer.saved.shares import Share
-from workers.trainer.state import gather_state, random_states, share_of_state
+from workers.trainer.state import buffer_names, gather_state, random_states, share_of_state
 
 Learners = Mapping[str, tuple[PreTrainedModel, torch.optim.Optimizer]]
 """What is trained, by the prefix of its names in a checkpoint."""
@@ -56,7 +56,10 @@ class Saver:
         state |= random_states(ranks, is_shared=is_shared)
         among = Among(ranks.rank, ranks.size, ranks.meet) if is_shared and ranks.size > 1 else ALONE
         if ranks.rank == 0:
-            return partial(self._write, self._directory, policy_version, state=state, among=among)
+            return partial(
+                self._write, self._directory, policy_version, state=state, among=among,
+                buffers=buffer_names(learners[""][0]),
+            )  # fmt: skip
         if not is_shared:
             return lambda: path
 
