@@ -65,11 +65,12 @@ def generalized_advantages(
 def standardized(advantages_N: torch.Tensor, *, is_scaled: bool) -> torch.Tensor:
     """Subtract the batch's mean from advantages, and divide by their sample deviation if scaled.
 
-    The mean is that over the batch's tokens.
+    The mean is that over the batch's tokens, in float64: what float32 would round off, EPSILON makes large.
 
     Source: REINFORCE++ (arXiv 2501.03262).
     """
     if len(advantages_N) < 2:
         return advantages_N - advantages_N
-    centred_N = advantages_N - advantages_N.mean()
-    return centred_N / (centred_N.std() + EPSILON) if is_scaled else centred_N
+    centred_N = advantages_N.double() - advantages_N.double().mean()
+    scaled_N = centred_N / (centred_N.std() + EPSILON) if is_scaled else centred_N
+    return scaled_N.to(advantages_N.dtype)
