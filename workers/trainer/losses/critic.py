@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+ROUNDING = 1e-5  # of returns, as a share of what they are sums of: float32, over thousands of tokens
+
 
 class ValueLoss(NamedTuple):
     """The loss of some tokens (scalar), and how many of them the bound holds back (scalar)."""
@@ -31,9 +33,19 @@ def value_loss(
 
 
 def explained_variance(values_N: torch.Tensor, returns_N: torch.Tensor) -> float:
-    """1 - var(return - value) / var(return): 1 is a perfect critic, 0 one that knows the mean only."""
-    variance = returns_N.var(correction=0).item() if len(returns_N) else 0.0
-    return 1 - (returns_N - values_N).var(correction=0).item() / variance if variance > 0 else 0.0
+    """1 - var(return - value) / var(return): 1 is a perfect critic, 0 one that knows the mean only.
+
+    0, too, where returns differ by their rounding at most: then there is nothing to explain.
+    """
+    values_N, returns_N = values_N.double(), returns_N.double()
+    deviation = returns_N.std(correction=0).item() if len(returns_N) else 0.0
+    if deviation <= ROUNDING * _largest(values_N, returns_N):
+        return 0.0
+    return 1 - (returns_N - values_N).var(correction=0).item() / deviation**2
+
+
+def _largest(*tensors: torch.Tensor) -> float:
+    return max((tensor.abs().max().item() for tensor in tensors if len(tensor)), default=0.0)
 
 
 def value_metrics(values_N: torch.Tensor | None, returns_N: torch.Tensor) -> dict[str, float]:

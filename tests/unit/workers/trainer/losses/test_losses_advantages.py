@@ -85,3 +85,14 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant(
     assert explained_variance(returns, returns) == 1
     assert explained_variance(doubles(5, 5, 5), returns) == pytest.approx(0)
     assert explained_variance(returns, doubles(2, 2, 2)) == 0
+
+
+@pytest.mark.parametrize("outcome", [0.0, 0.1, -5.3])
+def test_returns_that_differ_by_their_rounding_alone_leave_nothing_to_explain(outcome):
+    lengths = torch.tensor([300, 1, 40])
+    values = torch.randn(341, generator=torch.Generator().manual_seed(0)) / 10 + 0.5
+    rewards = token_rewards(torch.full((3,), outcome), lengths, torch.zeros(341))
+    found = generalized_advantages(rewards, values, lengths, gamma=1.0, gae_lambda=1.0)
+    assert explained_variance(values, found.returns_N) == 0  # and not -1e12
+    different = found.returns_N + torch.arange(341) % 2
+    assert explained_variance(different, different) == 1
