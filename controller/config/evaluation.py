@@ -40,7 +40,7 @@ class EvaluationSettings(Section):
     """Held-out sets by name, each with `path` and, if need be, what makes prompts of rows as in `data`
     (`columns`, `prompt`, `system`, ...), `source_column`, `max_prompts`, `seed`; see docs/evaluation.md."""
     samples: int = Field(default=1, ge=1, le=4096)
-    """Responses per prompt. pass@k is estimated for the powers of two up to it."""
+    """Responses per prompt. pass@k is estimated for the powers of two up to it, and for it."""
     sampling: SamplingSettings = SamplingSettings()
     """As `rollout.sampling`, of evaluation; `rollout.sampling` does not count here, so that what is
     measured stays what it is. Temperature 0 is greedy."""
