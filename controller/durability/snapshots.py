@@ -152,19 +152,21 @@ def _put_lines(db: sqlite3.Connection, lines: Iterable[dict[str, object]]) -> No
 
 
 def _keep_newest(db: sqlite3.Connection, count: int) -> int | None:
-    """Delete all but the newest `count` snapshots.
+    """Delete all but the newest `count` snapshots, and the one that a shortened journal begins with.
 
-    Returns the event that the oldest kept one is of, None while there are fewer.
+    Returns the event that the oldest of the newest is of, None while there are fewer.
     """
     newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 1 OFFSET ?"
     found: tuple[int] | None = db.execute(newest, (count - 1,)).fetchone()
     if found is None:
         return None
-    db.execute("DELETE FROM snapshots WHERE seq < ?", found)
+    begins = "(SELECT coalesce(min(seq), 1) - 1 FROM events)"  # run.journal may have been compact before
+    db.execute(f"DELETE FROM snapshots WHERE seq < ? AND seq <> {begins}", found)
     return found[0]
 
 
 def _forget_events(db: sqlite3.Connection, until: int) -> None:
     """Delete the history up to this event, which a snapshot covers."""
     db.execute("DELETE FROM events WHERE seq <= ?", (until,))
+    db.execute("DELETE FROM snapshots WHERE seq < ?", (until,))
     db.execute("DELETE FROM fingerprints WHERE first_seq <= ?", (until,))

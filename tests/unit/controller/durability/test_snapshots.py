@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,14 +41,23 @@ class Photographed(AnsweredRun):
             self.snapshots.add_line(command.metrics)
 
     def to_the_end(self, *, max_events: int = 10_000, flush: bool = True) -> None:
-        store, close = self.store, self.store.close
-        store.close = lambda: None  # type: ignore[method-assign]  # the run closes it after every part
         while self.inbox and self.events < max_events:
-            super().to_the_end(max_events=min(max_events, self.events + EVERY))
-            with store.transaction():
-                self.snapshots.take(self.core, number=self.events, now=self.now)
-            self.pictures.append(self.events)
-        close()
+            self.photograph(max_events)
+        self.store.close()
+
+    def photograph(self, max_events: int) -> None:
+        """Go on to the next snapshot."""
+        close, self.store.close = self.store.close, lambda: None  # type: ignore[method-assign]  # as each part does
+        super().to_the_end(max_events=min(max_events, self.events + EVERY))
+        self.store.close = close  # type: ignore[method-assign]
+        with self.store.transaction():
+            self.snapshots.take(self.core, number=self.events, now=self.now)
+        self.pictures.append(self.events)
+
+
+def snapshots_of(folder: Path) -> list[int]:
+    with closing(sqlite3.connect(folder / "run.db")) as db:
+        return [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
 
 
 def past(run: AnsweredRun, folder: Path) -> ResumedRun:
@@ -112,6 +122,28 @@ def test_a_compact_journal_begins_with_a_snapshot_and_replays_from_there(tmp_pat
         assert (verdict.events, verdict.steps) == (run.events, 6)
         assert f"The first {recording.pruned} events were deleted" in verdict_in_words(verdict, recording)
     assert [line["step"] for line in past(run, tmp_path).lines] == list(range(1, 7))
+
+
+@pytest.mark.parametrize("is_compact_again", [False, True])
+def test_a_journal_that_was_compact_keeps_the_snapshot_that_it_begins_with(tmp_path, is_compact_again):
+    run = Photographed(tmp_path / "run.db", is_compact=True)
+    for number in (10, 20, 30):
+        run.photograph(number)
+    first = run.pictures[-2]
+    run.snapshots = Snapshots(run.store, is_compact=False)
+    for number in (40, 50):
+        run.photograph(number)
+    assert snapshots_of(tmp_path) == [first, *run.pictures[-2:]]
+    with Recording(tmp_path) as recording:
+        assert recording.pruned == first
+        assert replay(recording).is_equal
+    run.snapshots = Snapshots(run.store, is_compact=is_compact_again)
+    run.to_the_end()
+    begins = run.pictures[-2] if is_compact_again else first
+    assert snapshots_of(tmp_path) == sorted({begins, *run.pictures[-2:]})
+    with Recording(tmp_path) as recording:
+        assert recording.pruned == begins
+        assert replay(recording).events == run.events
 
 
 def test_a_compact_journal_of_another_release_is_refused(tmp_path):
