@@ -3,11 +3,14 @@
 Invariant: the run is only read; equal histories give equal coefficients.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from controller.core.events import Event, Received
 from controller.durability.recording import Recording
+from controller.history.shortened import names_at_the_beginning
 from protocol.errors import RunError
 from protocol.ids import PeerId
 from protocol.messages import Attach, InstanceStatus
@@ -35,8 +38,8 @@ def profile(run: str | Path) -> Profile:
 
     `run`: a run directory or its run.db. Raises: RunError if it cannot be read, or has no decode steps.
     """
-    reports = Reports()
     with Recording(run) as recording:
+        reports = Reports(names_at_the_beginning(recording))
         for recorded in recording.events():
             reports.take(recorded.event)
         return reports.profile(recording.path)
@@ -45,8 +48,9 @@ def profile(run: str | Path) -> Profile:
 class Reports:
     """Learns the cost model event by event."""
 
-    def __init__(self) -> None:
-        self._names: dict[PeerId, str] = {}
+    def __init__(self, names: Mapping[PeerId, str] = MappingProxyType({})) -> None:
+        """`names`: of those who attached before the first event."""
+        self._names = dict(names)
         self._latest: dict[PeerId, InstanceStatus] = {}
         self._together, self._fits = OnlineFit(), dict[str, OnlineFit]()
 

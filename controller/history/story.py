@@ -15,6 +15,7 @@ from controller.core.events import Event, HeldOutRead, PromptsRead, Received
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
 from controller.durability.replay import Replayed, shortened, turns
+from controller.history.shortened import deleted_in_words, names_at_the_beginning
 from protocol import messages
 from protocol.errors import RunError
 from protocol.ids import PeerId
@@ -38,7 +39,11 @@ def story(recording: Recording, group: int, *, begin: Beginning | None = None) -
     group.
     """
     begin = begin or beginning(recording, group)
+    is_cut = recording.pruned and begin.number == recording.pruned and _may_be_known(begin.core, group)
     for _, lines in told_turns(recording, group, begin):
+        if lines and is_cut:
+            yield f"{deleted_in_words(recording)} What came of this group before is not told."
+            is_cut = False
         yield from lines
 
 
@@ -73,6 +78,7 @@ def told_turns(recording: Recording, group: int, begin: Beginning) -> Iterator[t
         raise RunError(
             f"No event or command of {recording.path} names group {group}. Groups are numbered by prompts, "
             f"from 0; this history reaches version {core.state.steps}, at {core.state.now:.1f} s."
+            f"{' ' + deleted_in_words(recording) if recording.pruned else ''}"
         )
 
 
@@ -117,14 +123,19 @@ def _before(recording: Recording, group: int) -> tuple[Core, int]:
 
 def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
     """Names of all that attached before: one that was lost long ago may still say something."""
+    names = names_at_the_beginning(recording)
     if after == recording.pruned:
-        return {}
-    names: dict[PeerId, str] = {}
+        return names
     for role in get_args(Role):
         for number, _, event, *_ in recording.events_with(msgpack.packb(role), after=recording.pruned):
             if number <= after and isinstance(event, Received) and isinstance(event.message, Attach):
                 names[event.peer] = event.message.name
     return names
+
+
+def _may_be_known(core: Core, group: int) -> bool:
+    """Whether this core may have heard of the group."""
+    return group >= FIRST_EVALUATION_GROUP or core.scoring.read_until > group
 
 
 def _is_kept(core: Core, group: int) -> bool:

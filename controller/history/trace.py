@@ -17,6 +17,7 @@ from controller.core.core import Core
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import Replayed, turns
+from controller.history.shortened import names_at_the_beginning, names_in
 from controller.history.track_events import write_track_events
 from protocol import messages
 from protocol.messages import Message
@@ -44,6 +45,8 @@ def trace(
     core = recording.make_core()
     tracer = _Tracer(core, begin_s * 1e6, workers)
     yield tracer.named(RUN, "run")
+    for peer, name in names_in(core).items():
+        yield from tracer.attached(peer, name)
     for turn in turns(recording, core):
         if turn.recorded.now > end_s:
             break
@@ -67,11 +70,7 @@ class _Tracer:
         event = turn.recorded.event
         if isinstance(event, Received):
             if isinstance(event.message, messages.Attach):
-                self._pids[event.peer] = len(self._pids) + 1
-                if self._workers and event.message.name not in self._workers:
-                    self._hidden.add(event.peer)
-                else:
-                    yield self.named(self._pids[event.peer], event.message.name)
+                yield from self.attached(event.peer, event.message.name)
             for key, more in _answered(event.message):
                 yield from self._end(event.peer, key, more)
             if isinstance(event.message, messages.PolicyPublished):
@@ -89,6 +88,13 @@ class _Tracer:
             self._counts = counts
             names = {"reserved": counts[0], "occupied": counts[1]}
             yield {"ph": "C", "pid": RUN, "tid": 0, "ts": self._now_us, "name": "groups", "args": names}
+
+    def attached(self, peer: str, name: str) -> Iterator[Entry]:
+        self._pids[peer] = len(self._pids) + 1
+        if self._workers and name not in self._workers:
+            self._hidden.add(peer)
+        else:
+            yield self.named(self._pids[peer], name)
 
     def end_all(self, why: str) -> Iterator[Entry]:
         for peer in list(self._open):
@@ -238,9 +244,9 @@ def write_trace(
 
 
 def worker_names(recording: Recording) -> set[str]:
-    """Of all workers that ever attached. Raises: RunError if the history is damaged."""
+    """Of all workers that ever attached, as far as is known. Raises: RunError if the history is damaged."""
     events = (recorded.event for recorded in recording.events())
-    return {
+    return set(names_at_the_beginning(recording).values()) | {
         event.message.name
         for event in events
         if isinstance(event, Received) and isinstance(event.message, messages.Attach)

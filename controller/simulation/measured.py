@@ -11,9 +11,12 @@ from statistics import fmean
 from typing import NamedTuple
 
 from controller.core.commands import Command, Forget, Send
+from controller.core.core import Core
 from controller.core.events import Received, Restarted
-from controller.durability.recording import Recorded
+from controller.core.state.registry import Instance
+from controller.durability.recording import Recorded, Recording
 from controller.history.profile import Reports
+from controller.history.shortened import deleted_in_words
 from protocol import messages
 from protocol.errors import RunError
 from protocol.ids import PeerId
@@ -58,10 +61,27 @@ class Measured:
     at_once: int = 1  # groups that one reward worker scores at a time
     _roles: dict[PeerId, str] = field(default_factory=dict)
     _ready: dict[PeerId, str] = field(default_factory=dict)  # role by peer
+    _deleted: str = ""  # that there was more, in words
     _in_hand: int = 0  # tokens of the batch that the trainer has
     _asked: dict[int, float] = field(default_factory=dict)
     _free_s: dict[PeerId, list[float]] = field(default_factory=dict)  # by reward worker: its processes
     _reports: Reports = field(default_factory=Reports)
+
+    def begin(self, recording: Recording, core: Core) -> None:
+        """Begin with what the core knows of its workers where the history does."""
+        self._deleted = f" {deleted_in_words(recording)}" if recording.pruned else ""
+        for worker in core.state.registry.workers.values():
+            self._roles[worker.peer] = worker.role
+            if isinstance(worker, Instance):
+                self.kv_tokens = max(self.kv_tokens, worker.kv_tokens)
+            if worker.ready:
+                self._ready[worker.peer] = worker.role
+        self._count_ready()
+
+    def _count_ready(self) -> None:
+        there = list(self._ready.values())
+        self.instances = max(self.instances, there.count("rollout"))
+        self.text_workers = max(self.text_workers, there.count("reward"))
 
     def take(self, recorded: Recorded, commands: list[Command]) -> None:
         """Learn from one turn."""
@@ -71,7 +91,7 @@ class Measured:
                 self.pull_s.append(pull_s)
             case Received(_, messages.PolicyPublished(publish_s=publish_s)):
                 self.publish_s.append(publish_s)
-            case Received(_, messages.TrainStepFinished(train_s=train_s)):
+            case Received(_, messages.TrainStepFinished(train_s=train_s)) if self._in_hand:
                 self.train_s.append(train_s)
                 self.trained_tokens += self._in_hand
             case Received(_, messages.PromptsEncoded(encoded)):
@@ -83,9 +103,7 @@ class Measured:
             case Received(peer, messages.Ready(kv_tokens=kv_tokens)):
                 self.kv_tokens = max(self.kv_tokens, kv_tokens)
                 self._ready[peer] = self._roles.get(peer, "")
-                there = list(self._ready.values())
-                self.instances = max(self.instances, there.count("rollout"))
-                self.text_workers = max(self.text_workers, there.count("reward"))
+                self._count_ready()
             case Received(peer, messages.GroupScored(group)) if group in self._asked:
                 free_s = self._free_s.setdefault(peer, [0.0] * self.at_once)
                 began_s = max(self._asked.pop(group), heapreplace(free_s, recorded.now))
@@ -129,7 +147,7 @@ class Measured:
             raise RunError(
                 f"{path} cannot be simulated on: it has {len(self.lengths)} complete responses, "
                 f"{len(self.train_s)} train steps, {len(self.prompt_tokens)} prompts, and rollout workers "
-                f"with room for {self.kv_tokens} tokens. Expected at least one of each."
+                f"with room for {self.kv_tokens} tokens. Expected at least one of each.{self._deleted}"
             )
         c = self._reports.profile(path).together.coefficients
         values = {

@@ -218,7 +218,9 @@ def go_on(
 def measure(recording: Recording) -> Measured:
     """What a run tells of its work and its workers. Raises: RunError if its history is damaged."""
     measured = Measured(at_once=recording.config().reward.processes)
-    for turn in turns(recording, recording.make_core()):
+    core = recording.make_core()
+    measured.begin(recording, core)
+    for turn in turns(recording, core):
         measured.take(turn.recorded, turn.commands)
     return measured
 

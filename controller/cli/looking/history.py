@@ -55,6 +55,7 @@ def replay(
         if story is not None:
             _tell(recording, story)
         core, measured = recording.make_core(), Measured(at_once=recording.config().reward.processes)
+        measured.begin(recording, core)
         shadow = Shadow(recording, core, other) if other else None
         verdict = replay_run(
             recording, core, on_turn=lambda turn: measured.take(turn.recorded, turn.commands)

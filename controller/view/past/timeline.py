@@ -18,6 +18,7 @@ from controller.core.state.registry import AgentWorker, Instance, TextWorker, Wo
 from controller.core.state.told import ToldTrainer
 from controller.core.waiting_for import awaited
 from controller.durability.replay import Replayed
+from controller.history.shortened import names_in
 from controller.history.story import named_groups
 from controller.view.past.lanes import COLUMNS, SUMS, Lane, with_beside
 from controller.view.past.predictions import Predictions
@@ -44,7 +45,7 @@ class Timeline:
         self._last_words: array[int] = array("q")  # by group: the last event that names it
         self._first_steps = core.state.steps
         self._steps: array[int] = array("q")  # events that finished a train step
-        self.names: dict[str, str] = {}
+        self.names = names_in(core)
         """Of all who ever attached, by peer."""
         self._lanes: dict[tuple[str, str], Lane] = {}  # by role and name
         self._of_peer: dict[str, Lane] = {}
