@@ -36,6 +36,11 @@ LAST_WORDS_LINES = 15
 LAST_WORDS_BYTES = 8192
 CANNOT_START = 127  # exit code for a process that the system would not start, as shells have it
 NO_ROOM = (errno.EAGAIN, errno.ENOMEM)  # for another process, now
+MORE_FILES = "Allow more open files (`ulimit -n`)."
+MORE_OF = {
+    errno.EAGAIN: "Allow more processes and threads (`ulimit -u`, or the limit of pids of the container).",
+    errno.ENOMEM: "Free memory, or start fewer workers on this machine.",
+}
 MAX_LINE_BYTES = 1 << 20
 # -P: a folder of the user's that is called `workers` must not hide ours
 HOST = (sys.executable, "-P", "-m", "workers.host")
@@ -129,7 +134,8 @@ class Supervisor:
         """`tasks` holds one task per worker; cancelling it kills them all.
 
         `key` is the key file that workers show, `host` and `prepare` are the commands that make a worker and
-        the initial model. `is_forking`: fork what may be; `on_warning` hears when that cannot be done.
+        the initial model. `is_forking`: fork what may be; `on_warning` hears when that cannot be done, and of
+        a worker that cannot be started yet.
         """
         self._tasks = tasks
         self._endpoint = endpoint
@@ -270,6 +276,7 @@ class Supervisor:
     async def _start(
         self, log: _Log, arguments: list[str], environment: dict[str, str], *, is_forked: bool
     ) -> Process | ForkedProcess:
+        is_told = False
         while True:
             try:
                 with log.open() as file:
@@ -280,7 +287,10 @@ class Supervisor:
             except OSError as error:
                 if not are_spent(error) and error.errno not in NO_ROOM:
                     raise
-                logger.warning("%s cannot be started yet, and is tried again: %s", log.path.stem, error)
+                if not is_told:
+                    name, more = log.path.stem, MORE_OF.get(error.errno or 0, MORE_FILES)
+                    self._on_warning(f"{name} cannot be started yet, and is tried again: {error}. {more}")
+                is_told = True
             await asyncio.sleep(RETRY_S)
 
     async def _run(

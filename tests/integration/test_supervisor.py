@@ -1,6 +1,7 @@
 """Real processes are started, noticed when they die, and never left behind."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -285,3 +286,30 @@ async def test_a_worker_whose_log_was_moved_away_is_an_exit_like_any_other(tmp_p
         exit = await on.exits.get()
         assert (exit.name, exit.exit_code) == ("rollout-0", -signal.SIGKILL)
         assert "its log cannot be read" in exit.last_words
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EAGAIN, "`ulimit -u`"), (errno.ENOMEM, "Free memory"), (errno.EMFILE, "`ulimit -n`")],
+)
+async def test_a_worker_for_which_there_is_no_room_is_told_once_with_what_to_do(
+    tmp_path, monkeypatch, number, remedy
+):
+    told: list[str] = []
+    starting = asyncio.create_subprocess_exec
+    refusals = iter(range(3))
+
+    async def refusing(*command, **options):
+        for _ in refusals:
+            raise OSError(number, os.strerror(number))
+        return await starting(*command, **options)
+
+    monkeypatch.setattr("controller.host.supervisor.RETRY_S", 0)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refusing)
+    async with asyncio.timeout(LIMIT_S), stage(tmp_path) as on:
+        on.supervisor._on_warning = told.append
+        on.supervisor.spawn("leaves", "reward")
+        assert "about to do my thing" in (await on.exits.get()).last_words
+    (text,) = told
+    assert text.startswith(f"leaves cannot be started yet, and is tried again: [Errno {number}]")
+    assert remedy in text
