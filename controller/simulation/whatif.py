@@ -19,6 +19,7 @@ from controller.core.commands import ReadHeldOut, ReadPrompts, Send
 from controller.core.core import Core
 from controller.core.decisions.supply.prompt_order import NO_IDENTITY
 from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
+from controller.core.state.told import ToldTrainer
 from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import thaw
 from controller.durability.recording import Recording
@@ -60,6 +61,15 @@ class Moment:
     wanted_held_out: ReadHeldOut | None = None
     trainer_tasks: dict[type[messages.Message], messages.Message] = field(default_factory=dict)
     """What the trainer has in hand: at most a batch and a checkpoint."""
+    untold: set[int] = field(default_factory=set)
+    """Versions that it was to make or save before the history begins: what it was told is not known."""
+
+    def begin(self) -> None:
+        """Look at the core where the history begins, which is with a snapshot if it was shortened."""
+        self.prompts_read = self.core.scoring.read_until
+        trainer = self.core.state.registry.trainer()
+        if trainer is not None and isinstance(trainer.told, ToldTrainer):
+            self.untold = {*trainer.told.making, *trainer.told.saving}
 
     def hear(self, turn: Replayed) -> None:
         """An event of the run and the commands that it gave: what is answered by it, and what is asked."""
@@ -69,10 +79,12 @@ class Moment:
                 self.prompts_read, self.wanted_prompts = first + count, None
             case HeldOutRead():
                 self.wanted_held_out = None
-            case Received(_, messages.TrainStepFinished()):
+            case Received(_, messages.TrainStepFinished(version)):
                 self.trainer_tasks.pop(Train, None)
-            case Received(_, messages.CheckpointSaved()):
+                self.untold.discard(version)
+            case Received(_, messages.CheckpointSaved(version)):
                 self.trainer_tasks.pop(messages.SaveCheckpoint, None)
+                self.untold.discard(version)
             case _:
                 pass
         for command in turn.commands:
@@ -87,14 +99,15 @@ class Moment:
                     pass
         if self.core.state.registry.trainer() is None:
             self.trainer_tasks.clear()  # with the trainer; its successor is asked again
+            self.untold.clear()
 
     @property
     def can_be_taken_over(self) -> bool:
-        """Whether there is a trainer, and every version that was made is published."""
+        """Whether there is a trainer, with known orders, and every version that was made is published."""
         state = self.core.state
         newest = state.versions.newest
         is_whole = newest is not None and newest.policy_version == state.steps
-        return is_whole and state.registry.trainer() is not None and state.ending is None
+        return is_whole and not self.untold and state.registry.trainer() is not None and state.ending is None
 
     def copies(self, count: int) -> "list[Moment]":
         """So many equal moments that share nothing that changes; this one stays as it is."""
@@ -313,7 +326,7 @@ def reach(recording: Recording, at_s: float) -> Moment:
     Raises: RunError if there is none with a trainer and weights.
     """
     moment = Moment(recording.make_core())
-    moment.prompts_read = moment.core.scoring.read_until  # not 0 where the history begins with a snapshot
+    moment.begin()
     for turn in turns(recording, moment.core):
         moment.hear(turn)
         if moment.now >= at_s and moment.can_be_taken_over:

@@ -11,9 +11,10 @@ from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.history.profile import profile
 from controller.history.story import story
-from controller.simulation.whatif import measure
+from controller.simulation.whatif import measure, reach
 from controller.view.past.timeline import Timeline
 from protocol.errors import RunError
+from protocol.messages import SaveCheckpoint, Train
 from tests.support.recorded_run import record
 from tests.support.shown_run import shorten
 
@@ -102,3 +103,14 @@ def test_a_simulation_has_the_workers_that_were_there(run, whole):
         measured.train_s.clear()
         with pytest.raises(RunError, match=rf"The first {recording.pruned} events were deleted"):
             measured.cluster(recording.path)
+
+
+def test_a_run_is_taken_over_once_all_that_its_trainer_has_in_hand_is_known(run):
+    with Recording(run) as recording:
+        before = recording.make_core().state.registry.trainer().told
+        assert before.making, "of this batch the shortened history does not say what was in it"
+        moment = reach(recording, 0.0)
+        told = moment.core.state.registry.trainer().told
+        batch, checkpoint = (moment.trainer_tasks.get(task) for task in (Train, SaveCheckpoint))
+        assert set(told.making) == ({batch.train_version + 1} if batch else set())
+        assert told.saving == ([checkpoint.policy_version] if checkpoint else [])
