@@ -218,7 +218,8 @@ def go_on(
     moment = reach(recording, recording.until_s / 2 if at_s is None else at_s)
     own = moment.core.state.config  # its limits may be others than at the beginning
     bound, found = own.staleness.max_staleness, []
-    strategies = (own, own.model_copy(update={"staleness": other.staleness}))
+    rules = other.staleness.model_copy(update={"sampler": own.staleness.sampler})  # of prompts read long ago
+    strategies = (own, own.model_copy(update={"staleness": rules}))
     for name, copy, strategy in zip(("own", "other"), moment.copies(2), strategies, strict=True):
         limits = [f"run.steps={moment.core.state.steps + STEPS}", f"controller.respawns={ENDLESS}"]
         config = change_config(strategy, [*cluster, *limits])

@@ -136,3 +136,12 @@ def test_figures_of_a_simulated_run_and_of_its_journal_agree(tmp_path):
     comparison = compared(tmp_path, "greedy", at_s=0.0)
     assert comparison.itself is not None
     assert comparison.itself[0] == pytest.approx(figures.tokens_per_s, rel=0.1)
+
+
+def test_another_strategy_takes_over_prompts_in_the_order_of_the_sampler_of_the_run(tmp_path):
+    recorded(tmp_path, sampler="similar_length", sampler_batches=2)
+    with Recording(tmp_path) as recording:
+        other = other_config(recording.config(), None, ["staleness.sampler=in_order"])
+        comparison = go_on(recording, other)
+    assert comparison.at_s is not None
+    assert comparison.other == comparison.own, "which prompts come again is not among what is simulated"
