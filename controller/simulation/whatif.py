@@ -218,7 +218,9 @@ def go_on(
     moment = reach(recording, recording.until_s / 2 if at_s is None else at_s)
     own = moment.core.state.config  # its limits may be others than at the beginning
     bound, found = own.staleness.max_staleness, []
-    rules = other.staleness.model_copy(update={"sampler": own.staleness.sampler})  # of prompts read long ago
+    rules = other.staleness.model_copy(update={"sampler": own.staleness.sampler})
+    if rules != other.staleness:
+        warn(f"The sampler stays the run's, {rules.sampler}: its prompts were read for that long before.")
     strategies = (own, own.model_copy(update={"staleness": rules}))
     for name, copy, strategy in zip(("own", "other"), moment.copies(2), strategies, strict=True):
         limits = [f"run.steps={moment.core.state.steps + STEPS}", f"controller.respawns={ENDLESS}"]

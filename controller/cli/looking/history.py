@@ -126,7 +126,7 @@ def _go_on(
     from controller.simulation.whatif import go_on, in_words
 
     try:
-        found = go_on(recording, other, at_s=at_s, measured=measured, tell=progress.say)
+        found = go_on(recording, other, at_s=at_s, measured=measured, tell=progress.say, warn=say)
     except (ConfigError, RunError) as error:
         if at_s is not None:  # it was asked for
             raise
