@@ -9,6 +9,7 @@ tensorboard/compat/proto, of which five fields are used.
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from math import copysign, inf
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,12 +68,20 @@ def record(data: bytes) -> bytes:
 
 def _event(line: Mapping[str, Any]) -> bytes:
     values = b"".join(
-        _text(1, _text(1, key.encode()) + b"\x15" + struct.pack("<f", value))
+        _text(1, _text(1, key.encode()) + b"\x15" + _single(value))
         for key, value in numbers(dict(line)).items()
         if key != "step"
     )
     wall_s = float(line.get("time_s", 0.0))
     return record(_double(1, wall_s) + b"\x10" + _varint(int(line["step"])) + _text(5, values))
+
+
+def _single(value: float) -> bytes:
+    """As float32; infinite where it is too large for one, as by any conversion but struct's."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", copysign(inf, value))
 
 
 def _masked(data: bytes) -> int:

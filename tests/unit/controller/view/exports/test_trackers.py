@@ -71,6 +71,17 @@ def test_its_checksums_are_those_of_the_format(tmp_path):
     assert read[0].file_version == "brain.Event:2"
 
 
+@pytest.mark.parametrize(("value", "infinite"), [(2.7e43, b"\x00\x00\x80\x7f"), (-1e39, b"\x00\x00\x80\xff")])
+def test_a_figure_beyond_float32_is_infinite_and_the_rest_is_written(tmp_path, value, infinite):
+    tracker = make_tracker("tensorboard", tmp_path, {}, "id")
+    tracker.begin([{"step": 1, "time_s": 1.0, "perplexity": value}])
+    tracker.step(line(2))
+    tracker.close()
+    _, first, second = records((tmp_path / "tensorboard" / NAME).read_bytes())
+    assert b"perplexity\x15" + infinite in first
+    assert b"reward/mean" in second
+
+
 class Kept:
     """A tracker that remembers what it was told."""
 
