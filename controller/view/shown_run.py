@@ -30,7 +30,16 @@ from controller.view.past.replayed_core import Instant, ReplayedCore, StillReadi
 from controller.view.past.timeline import Timeline
 from controller.view.past.timeline_picture import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, recent_of, workers_of
-from controller.view.written import Written, by_source, columns_of, not_heard, quiet_s, said_in
+from controller.view.written import (
+    METRICS,
+    Written,
+    by_source,
+    columns_of,
+    newest_of,
+    not_heard,
+    quiet_s,
+    said_in,
+)
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
@@ -145,6 +154,7 @@ class ShownRun:
             shown = place | now_of(core) | found
             return shown if find is None else shown | workers_of(shown["workers"], find)
 
+        self._read_lines(patience_s)
         return self._with(at, show, patience_s)
 
     def ledger(self, at: dict[str, str], *, patience_s: float = inf) -> Json:
@@ -261,9 +271,13 @@ class ShownRun:
 
     def said(self) -> Json:
         """What the run's own files say of where it stands, without its journal."""
-        return said_in(self.path) | {
-            "last_step": figures_of(self._written.readable("metrics.jsonl"), NO_STEP)
-        }
+        return said_in(self.path) | {"last_step": figures_of([newest_of(self.path / METRICS)], NO_STEP)}
+
+    def _read_lines(self, patience_s: float) -> None:
+        """Those of a run of weeks take seconds. Raises: StillReading if that is not done in `patience_s`."""
+        if patience_s < inf and (way := self._written.way(late(patience_s))):
+            name, read, size = way
+            raise StillReading(read, size, name)
 
     # -- the journal ----------------------------------------------------------------------------------
 

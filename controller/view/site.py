@@ -328,7 +328,8 @@ async def _made(look: Callable[[], dict[str, Any]], *, said: Callable[[], dict[s
         try:
             return _json(look())
         except StillReading as way:
-            return _json({"reading": {"number": way.number, "last": way.last}, "said": said()}, 202)
+            reading = {"number": way.number, "last": way.last} | ({"of": way.of} if way.of else {})
+            return _json({"reading": reading, "said": said()}, 202)
 
     try:
         return await to_thread.run_sync(make)

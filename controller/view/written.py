@@ -7,6 +7,7 @@ no more is in memory at once than AT_ONCE_BYTES and what is kept of it.
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from threading import Lock
@@ -18,6 +19,7 @@ from protocol.errors import RunError
 
 Json = dict[str, Any]
 Lines = Sequence[Mapping[str, Any]]
+IsLate = Callable[[], bool]
 NO_LINES: Lines = []
 LINES = METRICS, EVALUATIONS = ("metrics.jsonl", "evaluations.jsonl")
 MOST_LINES = 200_000  # of a file
@@ -53,6 +55,14 @@ class Written:
     def lines(self, name: str) -> Lines:
         """Those of a file. Raises: RunError if it is damaged."""
         return self._files[name].read()
+
+    def way(self, is_late: IsLate) -> tuple[str, int, int] | None:
+        """Which file is not read to its end, though some of it now, and how far in bytes; None if all are."""
+        for name, file in self._files.items():
+            with suppress(RunError):  # a damaged one is told by who shows it
+                if not file.read_on(is_late):
+                    return name, *file.way
+        return None
 
     def readable(self, name: str) -> Lines:
         """Those of a file, for pages that are about something else: none if it is damaged."""
@@ -148,6 +158,7 @@ class GrowingLines:
     def __init__(self, path: Path, make: Callable[[], Kept] = Listed) -> None:
         """`make`: what keeps them."""
         self._path, self._make, self._lock = path, make, Lock()  # pages are answered by several threads
+        self._size = 0  # of the file, as it was when it was opened
         self._forget()
 
     def _forget(self) -> None:
@@ -158,21 +169,34 @@ class GrowingLines:
     def read(self) -> Lines:
         """All; the very ones of before if there are no new ones. Raises: RunError at a damaged one."""
         with self._lock:
-            return self._read()
+            self._read(lambda: False)
+            return self._kept.lines
 
-    def _read(self) -> Lines:
+    def read_on(self, is_late: IsLate) -> bool:
+        """Whether all are read, and if not, then some more than before. Raises: RunError at a damaged one."""
+        with self._lock:
+            return self._read(is_late)
+
+    @property
+    def way(self) -> tuple[int, int]:
+        """Bytes that are read, and those of the file."""
+        return self._offset, max(self._offset, self._size)
+
+    def _read(self, is_late: IsLate) -> bool:
         try:
             with self._path.open("rb") as file:
                 self._go_on(file)
-                begun = b""
+                begun, first = b"", self._offset
                 while data := file.read(AT_ONCE_BYTES):
                     begun = self._add(begun + data)
+                    if self._offset > first and file.tell() < self._size and is_late():
+                        return False
         except FileNotFoundError:
             if self._count:
                 self._forget()
         except OSError as error:
             raise RunError(f"{self._path} cannot be read: {error.strerror}.") from error
-        return self._kept.lines
+        return True
 
     def _add(self, data: bytes) -> bytes:
         """Keep the whole lines; the beginning of one more is left. Raises: RunError at a damaged one."""
@@ -186,12 +210,24 @@ class GrowingLines:
 
     def _go_on(self, file: BinaryIO) -> None:
         """To what lies behind what was read."""
-        inode = os.fstat(file.fileno()).st_ino
+        found = os.fstat(file.fileno())
+        inode, self._size = found.st_ino, found.st_size
         file.seek(self._offset - len(self._behind))
         if inode != self._inode or file.read(len(self._behind)) != self._behind:
             self._forget()
             self._inode = inode
             file.seek(0)
+
+
+def newest_of(path: Path) -> Json:
+    """The last whole line of a file, of which no more is read than its end; {} where that tells nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - AT_ONCE_BYTES))
+            whole, _, _ = file.read().rpartition(b"\n")
+        return _parsed(path, whole[whole.rfind(b"\n") + 1 :], 0)[-1] if whole else {}
+    except (OSError, RunError):
+        return {}
 
 
 def lines_of(path: Path) -> Lines:

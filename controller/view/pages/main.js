@@ -170,8 +170,8 @@ function showTrouble(words) {
 function showReading(way) {
   const number = way?.number;
   if (way === null) here.reading = null;
-  else if (here.reading === null || here.reading.at_event !== here.at || here.reading.run !== here.run || number < here.reading.number)
-    here.reading = { number, at: performance.now(), at_event: here.at, run: here.run };
+  else if (here.reading === null || here.reading.at_event !== here.at || here.reading.run !== here.run || here.reading.of !== way.of || number < here.reading.number)
+    here.reading = { number, at: performance.now(), at_event: here.at, run: here.run, of: way.of };
   if (way !== null) byId("where").textContent = reading.inWords(way, here.reading);
 }
 

@@ -8,14 +8,16 @@ export class Reading extends Error {
     super("The journal is being read.");
     this.number = reading.number;
     this.last = reading.last;
+    this.of = reading.of; // a file that is read beside the journal; of it these are bytes
     this.said = said;
   }
 }
 
 /** One line; `begun` is where the reading stood when it was first heard of, and when. */
-export function inWords({ number, last }, begun = null) {
+export function inWords({ number, last, of }, begun = null) {
   const seconds = begun === null ? 0 : (performance.now() - begun.at) / 1000;
   const left = begun !== null && number > begun.number ? `, about ${duration(((last - number) * seconds) / (number - begun.number))} to the end` : "";
+  if (of) return `reading ${of}: ${short(Math.round(number / 1e6))} of ${short(Math.round(last / 1e6))} MB${left}`;
   return `reading the journal: event ${short(number)} of ${short(last)}${left}`;
 }
 
@@ -24,7 +26,7 @@ export function render(reading, begun, isNewest) {
   const { said, number, last } = reading;
   const headline = said.reason ?? (said.waiting_for ? `Waits for ${said.waiting_for}` : null);
   return [
-    card("The journal is being read",
+    card(`${reading.of ?? "The journal"} is being read`,
       make("div", { class: "bar", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": last, "aria-valuenow": number },
         make("i", { style: { width: `${(100 * number) / Math.max(1, last)}%`, background: "var(--accent)" } })),
       make("p", { class: "dim" }, `${inWords(reading, begun)}. This page comes when it is read; Metrics and Samples need not wait.`)),

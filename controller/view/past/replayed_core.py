@@ -28,11 +28,15 @@ NO_STEP = 10**15  # no run has so many
 
 
 class StillReading(RunError):
-    """The core is on its way to a moment, and stands at an event before it; who asks again lets it go on."""
+    """The core is on its way to a moment, and stands at an event before it; who asks again lets it go on.
 
-    def __init__(self, number: int, last: int) -> None:
-        super().__init__(f"The history is read up to event {number} of {last}. Ask again, and it is read on.")
-        self.number, self.last = number, last
+    `of`: a file that is being read in its place, of which `number` and `last` are bytes.
+    """
+
+    def __init__(self, number: int, last: int, of: str = "") -> None:
+        where = f"{of} is read up to byte" if of else "The history is read up to event"
+        super().__init__(f"{where} {number} of {last}. Ask again, and it is read on.")
+        self.number, self.last, self.of = number, last, of
 
 
 class Instant(NamedTuple):

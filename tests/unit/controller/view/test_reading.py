@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from controller.durability.recording import Recording
-from controller.view import shown_run
+from controller.view import shown_run, written
 from controller.view.past import kept_past, newest
 from controller.view.past.kept_past import NEWEST, find_newest
 from controller.view.past.replayed_core import NEAR, ReplayedCore, StillReading
@@ -88,6 +88,33 @@ def test_a_page_hears_how_far_it_is_and_what_the_run_itself_says(path, hurried):
     assert browser.ask(f"{RUN}/metrics")[0] == browser.ask(f"{RUN}/samples")[0] == 200
     _, _, text = browser.ask("/metrics")
     assert b'staleflow_steps_total{run="run"} 4' in text  # whom half of a history would mislead waits
+
+
+def test_a_long_file_of_metrics_is_read_between_answers_and_the_newest_line_is_told_at_once(
+    path, monkeypatch
+):
+    more = [json.dumps({"step": step, "compute/mfu": step / 1_000}) for step in range(5, 401)]
+    lines = (path / "metrics.jsonl").read_text().rpartition("\n")[0]
+    (path / "metrics.jsonl").write_text("\n".join([lines, *more]) + '\n{"step": 401, "half')
+    expected = ShownRun(path).now({})
+    monkeypatch.setattr(written, "AT_ONCE_BYTES", 4_000)
+    monkeypatch.setattr(shown_run, "late_after", lambda seconds: lambda: True)
+    browser, shown, ways = Browser(path), ShownRun(path), []
+    status, _, body = browser.ask(f"{RUN}/now")
+    found = json.loads(body)
+    assert status == 202
+    assert found["reading"]["of"] == "metrics.jsonl"
+    assert 0 < found["reading"]["number"] < found["reading"]["last"]
+    assert found["said"]["last_step"] == {"compute/mfu": 0.4}
+    while True:
+        try:
+            assert shown.now({}, patience_s=0.6) == expected
+            break
+        except StillReading as way:
+            ways.append((way.of, way.number))
+    read = [number for of, number in ways if of]
+    assert len(read) >= 3
+    assert read == sorted(set(read))
 
 
 @pytest.fixture

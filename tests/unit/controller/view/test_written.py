@@ -14,6 +14,7 @@ from controller.view.written import (
     by_source,
     columns_of,
     lines_of,
+    newest_of,
     said_in,
 )
 from protocol.errors import RunError
@@ -117,6 +118,38 @@ def test_a_long_file_is_read_in_pieces_and_answered_with_some_points_of_it(tmp_p
         more.write('{"step": 9001}\nhalf\n')
     with pytest.raises(RunError, match="Line 9002 "):
         run.lines("metrics.jsonl")
+
+
+def test_who_has_no_patience_gets_a_piece_nearer_each_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(written, "AT_ONCE_BYTES", 100)
+    file = tmp_path / "metrics.jsonl"
+    wide = f'{{"step": 2, "x": "{"x" * 300}"}}\n'  # more than one piece
+    file.write_text('{"step": 1}\n' * 20 + wide + '{"step": 3}\n' * 20)
+    run, ways = Written(tmp_path), []
+    while (way := run.way(lambda: True)) is not None:
+        ways.append(way)
+        assert len(ways) < 20
+    assert len(ways) > 3
+    assert ways == sorted(set(ways))
+    assert {(name, size) for name, _, size in ways} == {("metrics.jsonl", file.stat().st_size)}
+    assert len(run.lines("metrics.jsonl")) == 41
+    with file.open("a") as more:
+        more.write("half\n")
+    assert run.way(lambda: True) is None, "who shows a damaged file tells of it"
+
+
+@pytest.mark.parametrize(
+    ("text", "newest"),
+    [
+        ("", {}), ('{"step": 1', {}), ('{"step": 1}\n', {"step": 1}), ("half\n", {}),
+        ('{"step": 1}\n{"step": 2}\n{"st', {"step": 2}), ('{"a": "' + "x" * 200 + '"}\n', {}),
+    ],
+)  # fmt: skip
+def test_the_newest_line_is_read_from_the_end(tmp_path, monkeypatch, text, newest):
+    monkeypatch.setattr(written, "AT_ONCE_BYTES", 100)
+    assert newest_of(tmp_path / "metrics.jsonl") == {}
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert newest_of(tmp_path / "metrics.jsonl") == newest
 
 
 def test_another_file_that_ends_alike_is_read_from_its_beginning(tmp_path):
