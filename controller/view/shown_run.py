@@ -40,6 +40,7 @@ from controller.view.written import (
     quiet_s,
     said_in,
 )
+from protocol.errors import RunError
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
@@ -133,7 +134,7 @@ class ShownRun:
         def show(replayed: ReplayedCore, instant: Instant) -> Json:
             instant = replayed.with_turn(instant.number)
             core, written = instant.core, self._written
-            lines, steps = written.readable("metrics.jsonl"), core.state.steps
+            lines, steps = written.readable(METRICS), core.state.steps
             wrong = written.alarms(steps, bound=core.state.config.staleness.max_staleness)
             place = self._place(replayed, instant)
             is_present = not at and place["state"] == "live"
@@ -257,9 +258,14 @@ class ShownRun:
             return known.samples.one(known.recording, step, group)
 
     def metrics(self) -> Json:
-        """metrics.jsonl and evaluations.jsonl as columns."""
+        """metrics.jsonl and evaluations.jsonl as columns. Raises: RunError if metrics.jsonl is not there."""
+        if not (self.path / METRICS).exists():
+            raise RunError(
+                f"There is no {METRICS} in {self.path}, and a run has one from its beginning on. Was the "
+                f"directory moved or deleted, or run.db copied alone? {METRICS} beside it has the curves."
+            )
         return {
-            "steps": columns_of(self._written.lines("metrics.jsonl")),
+            "steps": columns_of(self._written.lines(METRICS)),
             "evaluations": columns_of([by_source(line) for line in self._written.lines("evaluations.jsonl")]),
         }
 

@@ -29,6 +29,7 @@ pytestmark = needs_chromium
 def begun(tmp_path):
     """A run that goes on, in which nothing has happened; and its view."""
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").touch()  # as a run does when it begins
     (tmp_path / ".run.lock").write_text(str(os.getpid()))
     config = config_of(steps=6)
     run = ScriptedRun(tmp_path / "run" / "run.db", config, honest(config, Disk()))

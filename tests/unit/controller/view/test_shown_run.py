@@ -3,13 +3,15 @@
 import json
 import os
 
+import pytest
+
 from controller.core.state.snapshot import Alarm
 from controller.view import shown_run
 from controller.view.shown_run import ShownRun
 from controller.view.written import SILENT_S
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
-from tests.support.shown_run import recorded
+from tests.support.shown_run import Browser, recorded
 
 
 def begun(path):
@@ -151,6 +153,7 @@ def test_a_run_whose_controller_is_gone_is_shown_as_it_stood(tmp_path):
     run.run(until=lambda: run.core.state.steps >= 3)
     run.close()
     (tmp_path / ".run.lock").write_text("999999999")
+    (tmp_path / "run" / "metrics.jsonl").touch()  # as a run does when it begins
     shown = ShownRun(tmp_path / "run")
     assert shown.state() == "gone"
     assert shown.now({})["steps"] == 3
@@ -178,3 +181,14 @@ def test_before_the_first_event_nothing_is_amiss(tmp_path):
     run = ShownRun(recorded(tmp_path / "run"))
     assert run.now({"event": "0"})["idle_because"] == ""
     assert run.now({"event": "1"})["idle_because"] != ""
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_curves_that_are_not_there_are_missed_and_not_said_to_be_none_yet(tmp_path, is_moved):
+    browser = Browser(recorded(tmp_path / "run"))
+    assert browser.json("/api/runs/0/metrics")[1]["steps"]["step"] == [1, 2, 3, 4]
+    gone = tmp_path / "run" if is_moved else tmp_path / "run" / "metrics.jsonl"
+    gone.rename(tmp_path / "elsewhere")
+    status, found = browser.json("/api/runs/0/metrics")
+    assert status == 404
+    assert "There is no metrics.jsonl in " in found["error"]
