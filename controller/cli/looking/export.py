@@ -11,7 +11,7 @@ from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.view.exports.beside import run_id
 from controller.view.exports.jsonl_tail import Tail
-from controller.view.exports.trackers import make_tracker, merged
+from controller.view.exports.trackers import by_step, make_tracker
 from protocol.errors import ConfigError, RunError
 
 
@@ -26,7 +26,7 @@ def export(
     path = Path(run)
     if not path.is_dir():
         raise ConfigError(f"{run} is no run directory; expected one, such as runs/quickstart.")
-    lines, _, _ = merged([], Tail(path / "metrics.jsonl").read()[0])
+    lines = by_step(Tail(path / "metrics.jsonl").read()[0])
     if not lines:
         raise RunError(f"{path / 'metrics.jsonl'} has no steps, so there is nothing to send.")
     config = _config(path).as_written().model_dump(mode="json")

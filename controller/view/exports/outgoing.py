@@ -61,7 +61,10 @@ class Looker:
         self._bell = Bell(wanted.on)
         self._sendings = [
             Sending(
-                name, lambda name=name: make_tracker(name, self._run, wanted.config, wanted.run_id), tell=tell
+                name,
+                lambda name=name: make_tracker(name, self._run, wanted.config, wanted.run_id),
+                tell=tell,
+                again=lambda: Tail(self._run / "metrics.jsonl").read()[0],
             )
             for name in wanted.trackers
         ]

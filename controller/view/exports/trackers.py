@@ -3,6 +3,7 @@
 Invariants: a tracker gets every step once and in order; one that begins (after a crash too) is given all
 lines that there are, and makes its own record of them; one that fails or hangs is told once and left behind,
 and no other one notices. What is `step` before what it has got, as after a redone step, makes it begin again.
+No line is held longer than until it was given: those of a run of weeks are gigabytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,10 +74,12 @@ def _found(name: str) -> Callable[..., Tracker]:
 class Sending:
     """One tracker in a thread of its own."""
 
-    def __init__(self, name: str, make: Callable[[], Tracker], *, tell: Tell) -> None:
-        """`tell(text)` hears once why it goes no further."""
+    def __init__(
+        self, name: str, make: Callable[[], Tracker], *, tell: Tell, again: Callable[[], list[Line]]
+    ) -> None:
+        """`tell(text)` hears once why it goes no further; `again()` gives all lines that there are."""
         self.name = name
-        self._make, self._tell = make, tell
+        self._make, self._tell, self._again = make, tell, again
         self._queue: Queue[tuple[list[Line], bool] | None] = Queue()
         self._thread = Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
@@ -104,8 +107,7 @@ class Sending:
                 pass
 
     def _follow(self, tracker: Tracker) -> None:
-        known: list[Line] = []
-        has_begun = False
+        last: int | None = None  # step that it has got; None: it has not begun
         while (news := self._queue.get()) is not None:
             lines, is_anew = news
             while True:  # what has piled up is taken at once
@@ -117,20 +119,26 @@ class Sending:
                     self._queue.put(None)
                     break
                 lines, is_anew = (more[0], True) if more[1] else (lines + more[0], is_anew)
-            known, fresh, is_again = merged([] if is_anew else known, lines)
-            if is_anew or is_again or not has_begun:
-                tracker.begin(known)
-                has_begun = True
+            fresh = [line for line in lines if isinstance(line.get("step"), int)]
+            if is_anew or last is None:
+                last = _begun(tracker, fresh)
+            elif any(line["step"] <= last for line in fresh):
+                last = _begun(tracker, self._again())
             else:
                 for line in fresh:
                     tracker.step(line)
+                    last = line["step"]
         tracker.close()
 
 
-def merged(known: list[Line], lines: list[Line]) -> tuple[list[Line], list[Line], bool]:
-    """All lines by step, those that are new, and whether one of a known step was redone."""
-    last = known[-1]["step"] if known else 0
-    fresh = [line for line in lines if isinstance(line.get("step"), int)]
-    is_again = any(line["step"] <= last for line in fresh)
-    by_step = {line["step"]: line for line in [*known, *fresh]}
-    return [by_step[step] for step in sorted(by_step)], fresh, is_again and bool(known)
+def _begun(tracker: Tracker, lines: list[Line]) -> int:
+    """The last step of those that it has begun with."""
+    known = by_step(lines)
+    tracker.begin(known)
+    return known[-1]["step"] if known else 0
+
+
+def by_step(lines: list[Line]) -> list[Line]:
+    """Those of steps, in order; of a step that was redone the later one."""
+    found = {line["step"]: line for line in lines if isinstance(line.get("step"), int)}
+    return [found[step] for step in sorted(found)]

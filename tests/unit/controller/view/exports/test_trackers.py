@@ -1,14 +1,17 @@
 """Trackers get each step once, whatever is killed, rewritten, hangs or fails."""
 
+import gc
 import json
 import struct
 import threading
+import weakref
+from itertools import chain
 
 import pytest
 
 from controller.view.exports.jsonl_tail import Tail
 from controller.view.exports.tensorboard import NAME
-from controller.view.exports.trackers import Sending, make_tracker, merged
+from controller.view.exports.trackers import Sending, by_step, make_tracker
 from protocol.errors import ConfigError
 
 
@@ -101,7 +104,8 @@ class Kept:
 
 def test_steps_go_on_and_a_redone_step_begins_again_with_the_later_value():
     kept = Kept()
-    sending = Sending("kept", lambda: kept, tell=pytest.fail)
+    there = [line(1), line(2), line(3, 0.25), line(3, 0.75), line(4)]
+    sending = Sending("kept", lambda: kept, tell=pytest.fail, again=lambda: there)
     sending.send([line(1), line(2)], is_anew=False)
     sending.send([line(3)], is_anew=False)
     sending.send([line(1), line(2), line(3, 0.25)], is_anew=True)
@@ -111,13 +115,28 @@ def test_steps_go_on_and_a_redone_step_begins_again_with_the_later_value():
     assert kept.is_closed
 
 
-def test_lines_are_merged_by_step():
-    known, fresh, is_again = merged([line(1), line(2)], [line(3), {"no": "step"}])
-    assert [one["step"] for one in known] == [1, 2, 3]
-    assert (fresh, is_again) == ([line(3)], False)
-    known, _, is_again = merged([line(1), line(2)], [line(2, 0.5)])
-    assert [one["reward/mean"] for one in known] == [1.0, 0.5]
-    assert is_again
+def test_of_a_step_that_was_redone_the_later_line_counts():
+    found = by_step([line(2), line(1), {"no": "step"}, line(2, 0.5)])
+    assert [(one["step"], one["reward/mean"]) for one in found] == [(1, 1.0), (2, 0.5)]
+
+
+class Line(dict):
+    """A line of which it is known whether anybody holds it."""
+
+
+def test_a_line_that_a_tracker_has_got_is_held_by_nobody():
+    noting = Noting()
+    sending = Sending("noting", lambda: noting, tell=pytest.fail, again=list)
+    held = []
+    for step in range(1, 51):
+        made = Line(line(step))
+        held.append(weakref.ref(made))
+        sending.send([made], is_anew=False)
+        del made
+    assert sending.finish(60)
+    gc.collect()
+    assert not any(one() for one in held)
+    assert [step for step, _ in chain(*noting.begun)] + noting.steps == list(range(1, 51))
 
 
 def test_a_tracker_that_fails_is_told_once_and_one_that_hangs_is_left_behind():
@@ -131,8 +150,8 @@ def test_a_tracker_that_fails_is_told_once_and_one_that_hangs_is_left_behind():
         def begin(self, lines):
             hangs.wait()
 
-    refusing = Sending("refusing", Refuses, tell=told.append)
-    hanging = Sending("hanging", Hangs, tell=told.append)
+    refusing = Sending("refusing", Refuses, tell=told.append, again=list)
+    hanging = Sending("hanging", Hangs, tell=told.append, again=list)
     for sending in (refusing, hanging):
         for step in (1, 2, 3):
             sending.send([line(step)], is_anew=False)
@@ -163,7 +182,9 @@ class Noting:
 
 def test_a_step_that_is_made_again_begins_the_record_again():
     noting = Noting()
-    sending = Sending("noting", lambda: noting, tell=pytest.fail)
+    sending = Sending(
+        "noting", lambda: noting, tell=pytest.fail, again=lambda: [line(1), line(2), line(2, 0.5)]
+    )
     sending.send([line(1), line(2)], is_anew=False)
     assert noting.has_begun.wait(60)
     sending.send([line(2, 0.5)], is_anew=False)
@@ -174,7 +195,7 @@ def test_a_step_that_is_made_again_begins_the_record_again():
 
 def test_what_has_piled_up_before_another_file_was_there_is_not_of_the_record():
     noting, is_made = Noting(), threading.Event()
-    sending = Sending("noting", lambda: is_made.wait(60) and noting, tell=pytest.fail)
+    sending = Sending("noting", lambda: is_made.wait(60) and noting, tell=pytest.fail, again=list)
     sending.send([line(1), line(2), line(3)], is_anew=False)
     sending.send([line(1, 0.5)], is_anew=True)
     is_made.set()
