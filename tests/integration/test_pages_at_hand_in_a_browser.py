@@ -235,6 +235,15 @@ def test_a_comparison_may_have_no_run_and_no_metric_and_a_name_with_a_space(page
     page.unroute_all(behavior="wait")
 
 
+def test_a_metric_may_be_called_as_what_every_object_has(page):
+    changed(page, "**/metrics", lambda found: found["steps"].update({"constructor": [1, 2, 3, 4]}))
+    page.evaluate("location.hash = '#metrics?find=constructor'")
+    page.locator(".plot h3", has_text="constructor").wait_for()
+    page.evaluate("location.hash = '#compare?keys=constructor'")
+    page.locator(".plot h3", has_text="constructor").wait_for()
+    page.unroute_all(behavior="wait")
+
+
 def test_a_long_name_and_a_narrow_window_make_no_page_wider(page):
     def named(found):
         found["runs"][0]["name"] = "L" * 120

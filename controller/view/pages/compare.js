@@ -34,7 +34,7 @@ export async function render({ go, here, fetchHere }) {
 
 /** Of each run, and how far they are from those of the first. */
 function lastValues(columns, keys) {
-  const last = (one, key) => one.steps[key]?.findLast((value) => value !== null) ?? "";
+  const last = (one, key) => (Object.hasOwn(one.steps, key) ? one.steps[key] : []).findLast((value) => value !== null) ?? "";
   const apart = (value, base) => (value === "" || base === "" || !base ? "" : `${value >= base ? "+" : "−"}${((100 * Math.abs(value - base)) / Math.abs(base)).toFixed(1)} %`);
   return card("Last values", table(["", ...columns.flatMap((one, number) => (number ? [one.run.name, `to ${columns[0].run.name}`] : [one.run.name]))],
     keys.map((key) => [key, ...columns.flatMap((one, number) => (number ? [last(one, key), apart(last(one, key), last(columns[0], key))] : [last(one, key)]))])));
@@ -82,7 +82,7 @@ function placed(key, axis, columns, remove) {
 }
 
 function plot(place, key, axis, columns) {
-  const there = columns.map((one, number) => ({ number, x: one.steps[axis], y: one.steps[key] })).filter((one) => one.x && one.y);
+  const there = columns.map((one, number) => ({ number, x: one.steps[axis], y: Object.hasOwn(one.steps, key) ? one.steps[key] : null })).filter((one) => one.x && one.y);
   const points = [...new Set(there.flatMap((one) => one.x.filter((value) => value !== null)))].sort((a, b) => a - b);
   const aligned = there.map((one) => { const by = new Map(one.x.map((value, at) => [value, one.y[at]])); return points.map((value) => by.get(value) ?? undefined); });
   const [dim, line] = ["--dim", "--line"].map((name) => colour(name, place));

@@ -39,7 +39,7 @@ export function thinned(steps) {
 
 /** What evaluations say under the same name, at the steps whose version they are of, or the next that is drawn; null if they say nothing. */
 function laidOver(key, steps, evaluations) {
-  if (!evaluations[key]?.some((one) => one !== null) || !evaluations.policy_version) return null;
+  if (!Object.hasOwn(evaluations, key) || !evaluations[key].some((one) => one !== null) || !evaluations.policy_version) return null;
   const said = new Map(evaluations.policy_version.map((version, place) => [version, evaluations[key][place]]));
   if (!steps[LINES]) return steps.step.map((step) => said.get(step) ?? null);
   const laid = steps.step.map(() => null);
