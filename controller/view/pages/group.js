@@ -5,7 +5,7 @@ import { Reading } from "./reading.js";
 
 export const isMoving = false, isOfMoment = true;
 // How a response that did not end by itself left its instance.
-const EDGES = { interrupt: ["--warn", "interrupted, and goes on"], length: ["--v5", "cut off"], aborted: ["--bad", "taken away"], failed: ["--bad", "failed"] };
+const EDGES = { interrupt: ["--warn", "interrupted, and goes on"], length: ["--v5", "cut off"], aborted: ["--bad", "taken away"], failed: ["--bad", "failed"], lost: ["--bad", "lost with its worker"] };
 const LEFT = 74, ROW = 15, WIDTH = 1100, LINE = 14, LETTER = 6.2; // of the text below, its height and how wide a letter is
 
 export async function render({ ask, go, here }) {

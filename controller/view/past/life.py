@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from controller.core.commands import Send
+from controller.core.commands import Forget, Send
 from controller.core.core import Core
 from controller.core.events import Received
 from controller.durability.recording import Recording
@@ -119,6 +119,8 @@ class _Watcher:
         for command in turn.commands:
             if isinstance(command, Send):
                 self._tell(now, command)
+            elif isinstance(command, Forget):
+                self._lose(now)
 
     def _hear(self, now: float, message: messages.Message) -> None:
         match message:
@@ -162,6 +164,14 @@ class _Watcher:
             bar.pieces.append((now, delta.policy_version, delta.count))
         if delta.ending:
             self._close(now, delta.member, delta.attempt, delta.ending)
+
+    def _lose(self, now: float) -> None:
+        """A worker is gone: what ran there, and goes on nowhere else, has ended with it."""
+        group = self._core.state.groups.get(self._group)
+        members = () if group is None else group.members
+        running = {(one.id.member, one.attempt) for one in members if one.state == "running"}
+        for member, attempt in self._open.keys() - running:
+            self._close(now, member, attempt, "lost")
 
     def _close(self, now: float, member: int, attempt: int, ending: str) -> None:
         bar = self._open.pop((member, attempt), None)

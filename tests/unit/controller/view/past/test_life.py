@@ -2,6 +2,8 @@
 
 import pytest
 
+from controller.config.models import Config
+from controller.core.commands import Forget
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
@@ -53,6 +55,21 @@ def test_a_deadline_that_has_not_passed_has_no_second_and_a_group_that_never_sta
     waiting = [group.id for group in core.state.groups.values() if group.state == "waiting"]
     assert waiting, CONFIG
     assert life_of(recording, waiting[-1]).due is None
+
+
+def test_what_ran_on_a_worker_that_was_lost_ends_when_that_is_known(tmp_path):
+    tree = CONFIG.model_dump(mode="json")
+    tree["simulation"]["faults"]["rollout_kills"] = 0.2
+    tree["controller"]["respawns"] = 1000
+    recording = Recording(recorded(tmp_path / "run", Config.model_validate(tree, strict=False)))
+    core, gone = recording.make_core(), set()
+    for turn in turns(recording, core):
+        gone |= {turn.recorded.now for command in turn.commands if isinstance(command, Forget)}
+    bars = [bar for group in range(16) for bar in life_of(recording, group).bars]
+    lost = [bar for bar in bars if bar.ending == "lost"]
+    assert lost
+    assert {bar.end_s for bar in lost} <= gone
+    assert all(bar.end_s is not None for bar in bars), "the run is over"
 
 
 def test_a_group_that_was_never_read_is_refused_before_a_core_is_made_for_it(path, monkeypatch):
