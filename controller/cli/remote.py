@@ -94,7 +94,7 @@ def revoke(
     """Admit a key no more. A run that is alive closes the sessions of that key within seconds."""
     config = place / "config.yaml"
     if config.is_file():
-        keys = yaml.safe_load(config.read_text())["controller"]["keys"]
+        keys = _keys_of(config)
         if not keys:
             raise ConfigError(f"The run in {place} has no keys: `controller.keys` is empty.")
         if not Path(keys).is_absolute():  # of an earlier release
@@ -107,3 +107,16 @@ def revoke(
     place = place.absolute()
     revoke_key(place, name)
     say(f"{place} admits {name} no more.")
+
+
+def _keys_of(config: Path) -> str:
+    """The folder of keys that the configuration of a run names. Raises: ConfigError if it is no run's."""
+    try:
+        keys = yaml.safe_load(config.read_text())["controller"]["keys"]
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ConfigError(
+            f"{config} is no configuration of a run ({what}), so no key was revoked. Expected a run "
+            "directory, or the folder of keys itself: launch.py revoke FOLDER NAME."
+        ) from error
+    return str(keys or "")

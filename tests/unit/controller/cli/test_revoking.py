@@ -67,3 +67,14 @@ def test_what_is_no_folder_of_keys_is_named(folder, what, started, tmp_path, cap
     assert main(["revoke", folder, "node1"]) == 2
     assert f"{what}, so no key was revoked" in capsys.readouterr().err
     assert admitted(tmp_path) == ["home", "elsewhere"]
+
+
+@pytest.mark.parametrize("text", ["", "controller: {}", "controller: [", "[1, 2]"])
+def test_a_folder_whose_configuration_is_no_runs_is_said_to_be_none(text, started, tmp_path, capsys):
+    run = started()
+    (run / "config.yaml").write_text(text)
+    assert main(["revoke", str(run), "node1"]) == 2
+    told = capsys.readouterr().err
+    assert f"{run / 'config.yaml'} is no configuration of a run" in told
+    assert "launch.py revoke FOLDER NAME" in told
+    assert admitted(tmp_path) == ["home", "elsewhere"]
