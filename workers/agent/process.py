@@ -149,7 +149,8 @@ class EpisodeThreads(ThreadPoolExecutor):
 
     def let_go(self, number: int) -> bool:
         """The episode is over; whether there was room for the threads that it leaves."""
-        left = {future for future in self._of.pop(number, ()) if not future.cancel()}
+        own = tuple(self._of.pop(number, ()))  # a future that is done, or cancelled here, leaves the set
+        left = {future for future in own if not future.cancel()}
         self._left = {future for future in self._left | left if not future.done()}
         self._max_workers = self._places + min(len(self._left), self._places)
         return len(self._left) <= self._places
