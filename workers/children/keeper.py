@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import FrameType
 
 from workers.children.packets import OUT_OF_MEMORY
-from workers.link.descendants import adopt_orphans, kill_and_reap
+from workers.link.descendants import adopt_orphans, kill_and_reap, reap
 from workers.link.parent import die_with_parent
 from workers.link.process_memory import resident_bytes_of
 from workers.sandbox.usage import resident_mb_below
@@ -61,7 +61,7 @@ def _keep(child: int, memory_mb: int) -> None:
             signals = os.read(reader, 4096)
             if signal.SIGTERM in signals or signal.SIGHUP in signals:
                 break
-            status = _reap(child)
+            status = reap(child)
         else:
             looks += 1
             if _takes_more(child, memory_mb, looks % LOOKS_AT_ALL == 0):
@@ -80,16 +80,6 @@ def _takes_more(child: int, memory_mb: int, looks_at_all: bool) -> bool:
 
 def _noted(_number: int, _frame: FrameType | None) -> None:
     """The wake-up descriptor says what there is to know."""
-
-
-def _reap(child: int) -> int | None:
-    """Take leave of everything that has ended; the wait status of `child` if it is among that."""
-    status = None
-    with suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-            if ended[0] == child:
-                status = ended[1]
-    return status
 
 
 def _end_as(status: int | None) -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from workers.link.descendants import adopt_orphans, kill_and_reap
+from workers.link.descendants import adopt_orphans, kill_and_reap, reap
 from workers.link.parent import die_with_parent
 
 CANNOT_START = 127
@@ -29,7 +29,7 @@ def main() -> None:
     while status is None:
         if signal.sigwait(WATCHED) != signal.SIGCHLD:
             break
-        status = _reap(child)
+        status = reap(child)
     rest = kill_and_reap(child)
     code = os.waitstatus_to_exitcode(status if status is not None else rest or 0)
     os._exit(code if code >= 0 else 128 - code)  # as shells say it
@@ -44,20 +44,6 @@ def _become(argv: list[str], keeper: int) -> None:
     except OSError as error:
         print(f"{argv[0]} cannot be started: {error.strerror}.", file=sys.stderr, flush=True)
         os._exit(CANNOT_START)
-
-
-def _reap(child: int) -> int | None:
-    """Take leave of everything that has ended; the wait status of `child` if it is among that."""
-    status = None
-    while True:
-        try:
-            ended, its_status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return status
-        if not ended:
-            return status
-        if ended == child:
-            status = its_status
 
 
 if __name__ == "__main__":

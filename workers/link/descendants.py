@@ -34,6 +34,16 @@ def descendants(ancestor: int) -> list[int]:
     return found
 
 
+def reap(child: int) -> int | None:
+    """Take leave of every child that has ended; the wait status of `child` if it is among them."""
+    status = None
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            if ended[0] == child:
+                status = ended[1]
+    return status
+
+
 def kill_and_reap(child: int) -> int | None:
     """End `child` and all other descendants of this process.
 
