@@ -52,8 +52,11 @@ class _Drawn(NamedTuple):
 
 
 def filling(config: Config) -> Filling | None:
-    """What `simulation.environment` and `simulation.workload` come to; None without an agent."""
-    if not config.agent.is_on:
+    """What `simulation.environment` and `simulation.workload` come to.
+
+    None without an agent, or without instances: of those that attach nothing is known.
+    """
+    if not config.agent.is_on or not config.rollout.instances:
         return None
     rollout, agent, simulation = config.rollout, config.agent, config.simulation
     batch, window = config.trainer.batch_groups * rollout.group_size, config.staleness.max_staleness + 1

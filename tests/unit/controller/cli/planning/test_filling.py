@@ -35,6 +35,11 @@ def test_without_agents_nothing_waits():
     assert filling(config(agent=False)) is None
 
 
+def test_of_instances_that_are_to_attach_nothing_is_said():
+    tree = config().model_dump() | {"rollout": {"instances": 0}}
+    assert filling(Config.model_validate(tree)) is None
+
+
 def test_longer_waits_leave_rows_empty_and_a_higher_bound_fills_them():
     shares = [filling(config(wait_s=wait_s)) for wait_s in (0.0, 1.0, 4.0, 16.0)]
     assert [one.in_flight for one in shares] == [192] * 4
