@@ -141,7 +141,11 @@ def _called(config: Config, key: str, entry: NamedReward, scored: Sequence[Sampl
         limit_s = entry.timeout_s or config.reward.timeout_s
         question = {
             "reward": entry.model_dump_json(),
-            "place": (str(Path(config.run.dir) / config.run.name), config.reward.device),
+            "place": (
+                str(Path(config.run.dir) / config.run.name),
+                config.reward.device,
+                config.reward.sandbox,
+            ),
             "row": sample.rows[0] if sample.rows else None,
             "prompts": {"path": sample.path, "seed": config.run.seed, "columns": sample.columns},
             "responses": RESPONSES,

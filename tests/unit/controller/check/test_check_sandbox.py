@@ -4,9 +4,11 @@ import shutil
 
 import pytest
 
-from controller.check import sandbox
+from controller.check import reward, sandbox
+from controller.check.data import Sample
 from controller.check.problems import check
 from controller.config.models import Config
+from workers.reward.kinds.interface import Place
 
 CODE = {"reward": {"rewards": [{"kind": "code"}]}, "data": {"path": "no_such.jsonl"}}
 
@@ -45,3 +47,19 @@ def test_a_trial_that_hangs_is_an_error_in_words(monkeypatch):
     assert remarks(CODE) == [
         ("error", "reward.sandbox", "the sandbox `auto` was tried, and the process took longer than 90 s.")
     ]
+
+
+def test_a_reward_is_called_in_the_sandbox_that_the_configuration_asks_for(monkeypatch):
+    asked = []
+
+    def ask(module, question, *, limit_s):
+        asked.append((module, question))
+        return None, [0.0, 0.0]
+
+    monkeypatch.setattr(reward, "ask", ask)
+    config = Config.model_validate({**CODE, "reward": {**CODE["reward"], "sandbox": "limits"}})
+    sample = Sample("data", "no_such.jsonl", {}, rows=[{"prompt": "?", "tests": ["assert True"]}])
+    ((level, _, _),) = list(reward.reward_remarks(config, [sample], calls=True))
+    ((module, question),) = asked
+    assert (level, module) == ("note", "workers.reward.try_reward")
+    assert Place(*question["place"]).sandbox == "limits"
