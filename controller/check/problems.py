@@ -178,12 +178,16 @@ def _architecture_findings(config: Config, shape: Shape, weights: Shapes) -> Fin
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Those of all tensors in a safetensors file, from its header."""
+    """Those of all tensors in a safetensors file, from its header. Raises: OSError, ValueError."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
+        if size > file.stat().st_size:
+            raise ValueError(f"{file.name} is cut off, or a pointer of Git LFS in its place (`git lfs pull`)")
         header: dict[str, Any] = json.loads(stream.read(size))
-    header.pop("__metadata__", None)
-    return {name: tuple(tensor["shape"]) for name, tensor in header.items()}
+    try:
+        return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(f"{file.name} is no safetensors file: its header tells no shapes") from None
 
 
 def _check_run_directory(config: Config) -> Findings:

@@ -216,3 +216,22 @@ def test_rules_that_promise_no_bound_or_drop_groups_say_so(strategy, word):
     config = Config.model_validate({"staleness": {"strategy": strategy}})
     found = [finding.text for finding in check(config) if finding.level == "note"]
     assert any(word in text for text in found) if word else not any("promise" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123456\n",
+            "a pointer of Git LFS",
+        ),
+        (b"", "Expecting value"),
+        (b"\x02" + bytes(7) + b"[]", "its header tells no shapes"),
+        (b"\x08" + bytes(7) + b'{"w": 1}', "its header tells no shapes"),
+    ],
+)
+def test_a_file_of_weights_that_is_none_is_named(content, words, sound):
+    (sound / "model" / "model.safetensors").write_bytes(content)
+    found = only(errors())
+    assert found.startswith("model.path: ")
+    assert words in found
