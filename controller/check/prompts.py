@@ -20,7 +20,12 @@ TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templ
 def prompt_remarks(
     config: Config, samples: Sequence[Sample], directory: Path, *, is_thorough: bool = False
 ) -> Iterator[Remark]:
-    """On each source's first prompts. `directory`: of the model; `is_thorough`: encode them."""
+    """On each source's first prompts. `directory`: of the model; `is_thorough`: encode them.
+
+    Rows of an agent go to its function as they are, with a prompt or without one.
+    """
+    if config.agent.is_on:
+        return
     if not (directory / "config.json").is_file():
         if is_thorough and config.model.factory:
             text = (

@@ -235,3 +235,12 @@ def test_a_file_of_weights_that_is_none_is_named(content, words, sound):
     found = only(errors())
     assert found.startswith("model.path: ")
     assert words in found
+
+
+def test_rows_of_an_agent_need_no_prompt_whatever_the_model(sound, answered_here):
+    (sound / "rows.jsonl").write_text('{"question": "1+1"}\n{"prompt": "2+2"}\n')
+    (sound / "task.py").write_text("async def episode(policy, row): return 1.0\n")
+    tree = config(reward={"function": ""}, agent={"function": "task.py:episode", "renderer": "plain"})
+    found = check(tree, is_thorough=True)
+    assert [one for one in found if "prompt" in one.text and one.field.startswith(("data", "rollout"))] == []
+    assert [one for one in found if one.level == "error" and one.field != "model.path"] == []
