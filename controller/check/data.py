@@ -20,6 +20,7 @@ from controller.data.formats import EXPECTED, SAVED, Format, format_of, open_tab
 from controller.data.held_out import source_of
 from controller.data.prompts import PromptSource
 from controller.data.rows import inside
+from controller.data.saved import splits_of
 from controller.data.tables import Found
 from protocol.errors import ConfigError
 
@@ -109,12 +110,17 @@ def epoch_remarks(config: Config, samples: Sequence[Sample]) -> Iterator[Remark]
         yield "note", "run.steps", f"{text}: whichever comes first ends the run."
 
 
+def kind_of(path: str) -> Format:
+    """How a path is read; "nothing" where it cannot be."""
+    try:
+        return format_of(path)[0] if path else "nothing"
+    except OSError:
+        return "nothing"
+
+
 def package_for(path: str) -> str | None:
     """The package beside the base that reads what lies at a path; None if none is needed."""
-    try:
-        kind = format_of(path)[0] if path else "nothing"
-    except OSError:
-        return None  # opening it says so
+    kind = kind_of(path)
     if kind == "saved" and not any((Path(path) / name).is_file() for name in SAVED):
         return None
     return PACKAGES.get(kind)
@@ -125,7 +131,12 @@ def _look_at(
 ) -> Sample:
     sample = Sample(section, data.path, data.columns)
     is_supervised = config.trainer.is_supervised and sample.is_trained
-    kind, files = format_of(data.path) if data.path else ("nothing", [])
+    try:
+        kind, files = format_of(data.path) if data.path else ("nothing", [])
+    except OSError as error:  # a pipe, or what is not this user's
+        text = f"{data.path} cannot be read: {error.strerror}."
+        sample.remarks.append(("error", f"{section}.path", text))
+        return sample
     if problem := _path_problem(data.path, kind, files, split=data.split):
         sample.remarks.append(("error", f"{section}.path", problem))
     elif problem := _missing_package(data.path):
@@ -206,9 +217,9 @@ def _folder_problem(path: Path, split: str = "") -> str | None:
     parts = path / "dataset_dict.json"
     if parts.is_file():
         try:
-            splits = [str(one) for one in json.loads(parts.read_text())["splits"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            splits = sorted(inner.name for inner in path.iterdir() if inner.is_dir())
+            splits = splits_of(str(path))
+        except ConfigError as error:
+            return str(error)
         if split in splits:
             return None
         return (

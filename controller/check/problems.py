@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from controller.check.chat_template import template_remarks
-from controller.check.data import Remark, epoch_remarks, samples
+from controller.check.data import Remark, epoch_remarks, kind_of, samples
 from controller.check.lora import Shapes, adapter_problems
 from controller.check.memory import memory_findings
 from controller.check.model import model_findings
@@ -26,7 +26,7 @@ from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import TRACKERS, Config
 from controller.config.rules import cross_field_problems
-from controller.data.formats import HUB_NAME, format_of
+from controller.data.formats import HUB_NAME
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
@@ -321,7 +321,7 @@ def _check_sampler(config: Config) -> Findings:
     """What batches of similar length ask of prompts and loss."""
     if not config.staleness.sampler.startswith("similar_length"):
         return
-    functions = [place for place, data in config.data.each if format_of(data.path)[0] == "function"]
+    functions = [place for place, data in config.data.each if kind_of(data.path) == "function"]
     if functions or config.data.epochs == 1:
         why = f"{functions[0]} is a function" if functions else "data.epochs is 1"
         yield Finding(

@@ -27,12 +27,26 @@ class SavedDataset(Rows):
         return fingerprints.of_rows(self._dataset.__getitem__, len(self))
 
 
+def splits_of(path: str) -> list[str]:
+    """The names of at least one data set, of a folder that has a `dataset_dict.json`. Raises: ConfigError."""
+    parts = Path(path) / "dataset_dict.json"
+    try:
+        if splits := [str(name) for name in json.loads(parts.read_text())["splits"]]:
+            return splits
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise ConfigError(
+        f"data.path {path!r} holds a dataset_dict.json that names no splits, so that nothing can be read "
+        "there. Save the data set anew, or name the folder of one split."
+    )
+
+
 def open_saved(path: str, split: str) -> SavedDataset:
     """What `save_to_disk` wrote into a folder. Raises: ConfigError."""
     datasets = _package(f"data.path {path!r} is a folder, and reading a saved dataset")
     parts = Path(path) / "dataset_dict.json"
     if parts.exists():
-        splits = [str(name) for name in json.loads(parts.read_text())["splits"]]
+        splits = splits_of(path)
         if split not in splits:
             which = f"none named {split!r}" if split else "several splits"
             raise ConfigError(

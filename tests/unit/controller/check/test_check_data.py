@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,22 @@ def test_a_folder_that_is_no_data_set_is_told_by_what_it_holds(project):
     (project / "folder" / "train-0.arrow").write_bytes(b"ARROW1")
     [text] = found("error", "data.path=folder")
     assert "save_to_disk did not write (no dataset_info.json); it holds train-0.arrow" in text
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"splits": []}', '{"splits": 3}'])
+def test_a_saved_dictionary_without_splits_is_told(project, monkeypatch, content):
+    monkeypatch.setattr("controller.check.data.PathFinder.find_spec", lambda name: name)
+    (project / "folder").mkdir()
+    (project / "folder" / "dataset_dict.json").write_text(content)
+    [text] = found("error", "data.path=folder")
+    assert "folder' holds a dataset_dict.json that names no splits" in text
+
+
+@pytest.mark.parametrize("sampler", ["in_order", "similar_length"])
+def test_a_pipe_is_an_error_in_words(project, sampler):
+    os.mkfifo(project / "pipe.jsonl")
+    [text] = found("error", "data.path=pipe.jsonl", f"staleness.sampler={sampler}")
+    assert "pipe.jsonl cannot be read: it is a pipe or a device" in text
 
 
 def test_a_name_of_the_hub_is_answered_with_how_to_save_it(project, monkeypatch):
