@@ -124,7 +124,7 @@ async def serve(options: argparse.Namespace) -> int:
             logger.error("%s", error)
         code = NoAnswer.EXIT_CODE if isinstance(error, NoAnswer) and "://" in options.address else 2
     except (LinkClosed, asyncio.CancelledError) as error:
-        logger.info("Leaving before the work began: %s", error or "a signal came.")
+        logger.info("Leaving before the work began: %s", str(error) or f"{stop.by} asks for it.")
         code = 0
     if code == 0 and options.role == "trainer":  # else its other ranks notice by themselves
         await asyncio.to_thread(_dismiss_ranks)
@@ -158,6 +158,7 @@ class _Host:
     async def work(self, link: Link) -> int | None:
         """Serve one controller; the exit code, or None if it is to be looked for again."""
         role = self._attach.role
+        link.on_drain = self._stop.on_request  # first: to fetch a model can take minutes
         try:
             settings = self._adapt(link.settings)
             if settings.is_private:
@@ -170,7 +171,6 @@ class _Host:
                 directory = await find_model(settings, link)
                 self._worker, self._settings = _make_worker(role, settings, directory), settings
             self._stop.use(self._worker.drain)
-            link.on_drain = self._stop.on_request
             await self._worker.run(link)
             link.send(Detach(f"The worker was told to leave by {self._stop.by}."))
             await link.flush(FLUSH_S)
