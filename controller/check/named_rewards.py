@@ -4,16 +4,19 @@ Invariant: nothing of a reward is imported or called; of a reward model only con
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from controller.check.data import Level, Remark, Sample
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import KINDS, JudgeReward, ModelReward, NamedReward, find
+from protocol.rewards.shapes import MESSAGES, TURNS
 
 
-def named_problems(entry: NamedReward, scored: Sequence[Sample]) -> Iterator[tuple[Level, str]]:
-    """Of a reward and the rows that it is for."""
+def named_problems(
+    entry: NamedReward, scored: Sequence[Sample], *, is_agent: bool = False
+) -> Iterator[tuple[Level, str]]:
+    """Of a reward and the rows that it is for. `is_agent`: it scores episodes."""
     if isinstance(entry, ModelReward):
         file = Path(entry.path) / "config.json"
         if problem := output_problem(entry.path, file.read_bytes() if file.is_file() else None):
@@ -22,7 +25,8 @@ def named_problems(entry: NamedReward, scored: Sequence[Sample]) -> Iterator[tup
         yield "error", f"`base_url` is {entry.base_url!r}; expected one such as http://localhost:8000/v1."
     for column in KINDS[entry.kind].columns(entry):
         for sample in scored:
-            lacking = [row for row in sample.rows if find(row, column) is None]
+            rows = [row for row in sample.rows if not _is_made(entry, column, row, is_agent=is_agent)]
+            lacking = [row for row in rows if find(row, column) is None]
             if not lacking:
                 continue
             of = "" if sample.section == "data" else f" (rows of {sample.section})"
@@ -33,6 +37,15 @@ def named_problems(entry: NamedReward, scored: Sequence[Sample]) -> Iterator[tup
                 yield "error", f"{has} {what}. Name the column in this reward, or map it in `data.columns`."
             else:
                 yield "note", f"{has} {len(lacking)} of the first {len(sample.rows)} rows lack it{of}."
+
+
+def _is_made(entry: NamedReward, name: str, row: Mapping[str, object], *, is_agent: bool) -> bool:
+    """Whether a judge is given this beside the columns: the conversation, and the turns of an episode."""
+    if not isinstance(entry, JudgeReward):
+        return False
+    return (is_agent and name in (MESSAGES, TURNS)) or (
+        name == MESSAGES and isinstance(row.get("prompt"), list)
+    )
 
 
 def unscored_remarks(rewards: Sequence[NamedReward], samples: Sequence[Sample]) -> Iterator[Remark]:

@@ -38,7 +38,8 @@ def reward_remarks(
             signature = None if found is None else _signature(found)
             problems = list(_problems(found, signature, scored, is_agent=config.agent.is_on))
         else:
-            signature, problems = None, list(named_problems(entry, scored))
+            signature = None
+            problems = list(named_problems(entry, scored, is_agent=config.agent.is_on))
         for level, text in problems:
             yield level, key, text
         if any(level == "error" for level, _ in problems):

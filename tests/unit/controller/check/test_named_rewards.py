@@ -89,6 +89,17 @@ def test_check_names_rows_that_no_reward_is_for(tmp_path):
     ]
 
 
+def test_a_judge_of_the_conversation_needs_no_column_for_it(tmp_path):
+    judge = "{kind: judge, base_url: 'http://here/v1', model: m, prompt: 'How good?\\n{messages}\\n%s'}"
+    chat = [{"prompt": [{"role": "user", "content": "?"}]}]
+    assert remarks(tmp_path, f"  rewards: [{judge % ''}]\n", chat) == []
+    ((level, _, text),) = remarks(tmp_path, f"  rewards: [{judge % ''}]\n", [{"prompt": "?"}])
+    assert level == "error"
+    assert "needs the column `messages`" in text  # of a text there is no conversation
+    rewards = f"  rewards: [{judge % '{turns}'}]\nagent:\n  function: mine.py:score\n"
+    assert not [one for one in remarks(tmp_path, rewards, [{"prompt": "?"}]) if "column" in one[2]]
+
+
 def test_a_column_may_be_a_key_of_a_mapping():
     row = {"reward_model": {"ground_truth": "7", "style": {"a": 1}}, "a.b": 2}
     assert find(row, "reward_model.ground_truth") == "7"
