@@ -47,14 +47,17 @@ class CheckpointResponses:
         self._tokenizer = load_tokenizer(directory)
 
     async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
-        """Raises: Lost if the row has no prompt that can be used."""
+        """Raises: Lost if the row has no prompt that can be used, or one that the engine cannot take."""
         rollout = self._settings.rollout
         try:
             ids = encode_prompt(self._tokenizer, json.dumps(row).encode(), limit=rollout.max_prompt_tokens)
         except Exception as error:  # chat templates raise whatever they like
             raise Lost(str(error)) from None
         seed = noise(self._settings.seed, number, sample)
-        found = await self._engine.generate(ids, rollout.max_response_tokens, seed=seed)
+        try:
+            found = await self._engine.generate(ids, rollout.max_response_tokens, seed=seed)
+        except ValueError as error:
+            raise Lost(str(error)) from None
         prompt = self._tokenizer.decode(ids, skip_special_tokens=True)
         text = self._tokenizer.decode(found.tokens, skip_special_tokens=True)
         return Played(
@@ -225,12 +228,15 @@ class _Episode:
         )
 
     async def _answer(self, ask: Ask, given: bytes) -> None:
-        """Raises: ValueError if the engine cannot take the tokens."""
+        """Raises: Lost if the engine cannot take the tokens."""
         tokens = self._tokens[ask.member]
         tokens += np.frombuffer(given, dtype="<i4").tolist()
         self._prompts.setdefault(ask.member, len(tokens))
         seed = noise(self._settings.seed, *self._key, ask.member, ask.number)
-        found = await self._of._engine.generate(tokens, ask.max_new_tokens, seed=seed)
+        try:
+            found = await self._of._engine.generate(tokens, ask.max_new_tokens, seed=seed)
+        except ValueError as error:
+            raise Lost(str(error)) from None
         tokens += found.tokens
         if ask.is_trained and ask.cause:
             self._forks.append(ask.cause)

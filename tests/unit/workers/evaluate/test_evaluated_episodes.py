@@ -9,7 +9,7 @@ import pytest
 from protocol.agents.settings import AgentSettings
 from protocol.messages import Ask, Begin, EndEpisodes, EpisodeEnded, EpisodeFailed, Ready, Turn
 from workers.evaluate import checkpoint as module
-from workers.evaluate.checkpoint import CheckpointEpisodes
+from workers.evaluate.checkpoint import CheckpointEpisodes, CheckpointResponses
 from workers.evaluate.engine import LocalAnswer
 from workers.evaluate.played import Lost
 
@@ -104,6 +104,20 @@ def one_turn(ending):
 async def test_a_limit_counts_as_in_the_evaluation_of_a_run(play, on_limit, ending, reward):
     (played,), _ = await play(one_turn(ending), 0, on_limit=on_limit)
     assert (played.reward, played.ending) == (reward, "stop" if ending == "stop" else "length")
+
+
+class FullEngine(Engine):
+    async def generate(self, tokens, most, *, seed):
+        raise ValueError("Generation (1, 0, 1) needs 9 tokens; the engine's context is 8.")
+
+
+async def test_what_the_engine_cannot_take_is_a_row_that_has_failed(play, monkeypatch):
+    found, _ = await play(one_turn("stop"), 0, 1, engine=FullEngine())
+    assert [(type(one), "context is 8" in str(one)) for one in found] == [(Lost, True)] * 2
+    monkeypatch.setattr(module, "encode_prompt", lambda *given, **limits: [1, 2])
+    settings = SimpleNamespace(seed=7, rollout=SimpleNamespace(max_prompt_tokens=4, max_response_tokens=7))
+    with pytest.raises(Lost, match="context is 8"):
+        await CheckpointResponses(settings, "", FullEngine()).play(0, 0, {"prompt": "?"})
 
 
 async def test_what_a_turn_took_its_worker_beside_the_engine_is_told(play):
