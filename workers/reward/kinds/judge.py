@@ -56,7 +56,7 @@ class Judge:
     async def __call__(self, completion: str, prompt: Any, **columns: Any) -> float:
         """From 0 to 1. Raises: Unscorable."""
         options = self._options
-        fields = columns | {"completion": completion, "question": as_text(prompt)}
+        fields = columns | {"prompt": prompt, "completion": completion, "question": as_text(prompt)}
         rubric = options.rubric or (Criterion(criterion="-"),)
         asked = [self._grade(fill(options.prompt, fields | {"criterion": one.criterion})) for one in rubric]
         grades = await asyncio.gather(*asked)

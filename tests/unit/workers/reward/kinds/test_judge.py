@@ -207,6 +207,12 @@ async def test_a_rubric_is_the_weighted_mean_of_its_criteria(endpoint, judged):
     ]
 
 
+async def test_the_prompt_is_a_column_like_others(endpoint, judged):
+    talk = [{"role": "user", "content": "Why?"}]
+    await judged(prompt="{prompt} {completion}", question=talk)
+    assert endpoint.asked[0]["messages"][0]["content"] == "user: Why? good"
+
+
 async def test_no_more_requests_are_in_flight_than_allowed(endpoint, tmp_path):
     settings = {"base_url": f"http://127.0.0.1:{endpoint.port}", "model": "m", "concurrency": 3}
     score = make(JudgeReward(**settings), Place(""))
