@@ -175,8 +175,8 @@ def named_groups(event: Event) -> Collection[int]:
     match event.message:
         case messages.Generated(groups=groups):
             return set(groups)
-        case messages.PromptsEncoded(encoded, refused):
-            return [group for group, _ in (*encoded, *refused)]
+        case messages.PromptsEncoded(encoded, refused) | messages.ExamplesEncoded(encoded, refused):
+            return [group for group, *_ in (*encoded, *refused)]
         case message:
             group = getattr(message, "group", None)
             return () if group is None else (group,)
@@ -217,6 +217,13 @@ def about(message: Message, group: int) -> Iterator[str]:
             yield from (_of_delta(delta) for delta in deltas if delta.group == group)
         case messages.PromptsEncoded(encoded, refused):
             yield from (f"encoded, {count} prompt tokens" for id, count in encoded if id == group)
+            yield from (f"refused: {reason}" for id, reason in refused if id == group)
+        case messages.ExamplesEncoded(encoded, refused):
+            yield from (
+                f"encoded, {prompt} prompt tokens and {response} of its response"
+                for id, prompt, response in encoded
+                if id == group
+            )
             yield from (f"refused: {reason}" for id, reason in refused if id == group)
         case messages.Encode(groups):
             yield from [name] * (group in groups)

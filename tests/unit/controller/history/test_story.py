@@ -15,7 +15,7 @@ from controller.durability.replay import turns
 from controller.history import story as telling
 from controller.history.story import beginning, story, told_turns
 from protocol.errors import RunError
-from protocol.messages import Attach
+from protocol.messages import Attach, ExamplesEncoded
 from tests.support.answered_run import AnsweredRun
 from tests.support.recorded_run import record
 from tests.support.shown_run import shorten
@@ -201,3 +201,10 @@ def test_a_shortened_journal_that_has_no_prompts_any_more_is_read_for_its_groups
             telling._refuse_unread(recording, 3)
         recording.pruned = 200
         telling._refuse_unread(recording, 3)
+
+
+def test_an_example_of_supervised_training_is_told_as_a_prompt_is():
+    told = ExamplesEncoded(((7, 12, 30),), ((8, "it is too long"),))
+    assert [*telling.about(told, 7)] == ["encoded, 12 prompt tokens and 30 of its response"]
+    assert [*telling.about(told, 8)] == ["refused: it is too long"]
+    assert telling.named_groups(Received("peer", told)) == [7, 8]
