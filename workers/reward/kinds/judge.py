@@ -17,6 +17,7 @@ import httpx2
 from protocol.rewards.kinds import FIELD, Criterion, JudgeReward, find
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.reward.kinds.judge_cache import JudgeCache, digest_of
+from workers.reward.together import all_of
 
 MAX_BACKOFF_S = 60.0
 MAX_SHOWN = 300  # characters of what an endpoint said
@@ -59,7 +60,7 @@ class Judge:
         fields = columns | {"prompt": prompt, "completion": completion, "question": as_text(prompt)}
         rubric = options.rubric or (Criterion(criterion="-"),)
         asked = [self._grade(fill(options.prompt, fields | {"criterion": one.criterion})) for one in rubric]
-        grades = await asyncio.gather(*asked)
+        grades = await all_of(asked)
         weighted = fsum(one.weight * grade for one, grade in zip(rubric, grades, strict=True))
         return weighted / fsum(one.weight for one in rubric)
 

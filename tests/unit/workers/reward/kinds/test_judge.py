@@ -207,6 +207,21 @@ async def test_a_rubric_is_the_weighted_mean_of_its_criteria(endpoint, judged):
     ]
 
 
+async def test_where_a_criterion_has_no_grade_the_others_are_not_asked_for(endpoint, tmp_path):
+    rubric = tuple(Criterion(criterion=word) for word in ("short", "kind", "true"))
+    options = JudgeReward(
+        base_url=f"http://127.0.0.1:{endpoint.port}/v1", model="m", rubric=rubric, concurrency=1,
+        prompt="{completion}: {criterion}",
+    )  # fmt: skip
+    function = make(options, Place(str(tmp_path)))
+    endpoint.answers = [(400, b"no such model")]
+    with pytest.raises(Unscorable, match="refuses the request"):
+        await function("good", "Why?")
+    left = [getattr(task.get_coro(), "__name__", "") for task in asyncio.all_tasks()]
+    await function.close()
+    assert "_grade" not in left
+
+
 async def test_the_prompt_is_a_column_like_others(endpoint, judged):
     talk = [{"role": "user", "content": "Why?"}]
     await judged(prompt="{prompt} {completion}", question=talk)
