@@ -68,7 +68,7 @@ def drain(
     run: Run,
     worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
 ) -> None:
-    """Have a rollout or reward worker hand back what it has, and leave."""
+    """Have a worker that is no trainer hand back what it has, and leave."""
     say(asyncio.run(ask(run, DrainWorker(worker))))
 
 
