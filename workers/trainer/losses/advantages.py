@@ -1,7 +1,7 @@
 """Advantages per token, where a response's one number is not enough: KL in the reward, a critic, whitening.
 
 Invariants: without gradient; pieces that compare the responses to one prompt with each other are not here but
-in the controller, which knows groups before the batch is complete (strategies/advantages.py).
+in the controller, which knows groups before the batch is complete (strategies/outcomes.py).
 
 Shapes: N response tokens of whole responses, concatenated; B responses; T the longest.
 """
