@@ -79,8 +79,8 @@ class Controller:
         `prompts` takes the place of `data.path`; it is read in a thread, as rows are needed.
         `reward` takes the place of `reward.function`: a function, or an object with `__call__`, that has a
         name at the top level of a module or script, which workers import.
-        `agent` takes the place of `agent.function`, in the same way: an `async def episode(policy, row)`, or
-        a class of tools or environments.
+        `agent` takes the place of `agent.function` or `agent.command`, in the same way: an
+        `async def episode(policy, row)`, or a class of tools or environments.
         `on_evaluation(line)` hears of each evaluation that is complete: its line of evaluations.jsonl.
         `on_warning(text)` hears what a person should know (it is in the log as well); `on_progress(fraction,
         text)` of the making of the initial model and of workers that get ready (default: the log).
@@ -234,7 +234,7 @@ def _with_callables(
         roots.append(root)
     if agent is not None:
         path, root = import_path(agent, what="agent")
-        sections["agent"] = config.agent.model_copy(update={"function": path})
+        sections["agent"] = config.agent.model_copy(update={"function": path, "command": ()})
         roots.append(root)
     return config.model_copy(update=sections), tuple(roots)
 

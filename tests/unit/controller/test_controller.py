@@ -99,6 +99,12 @@ def test_an_agent_is_named_by_the_path_that_workers_import(tmp_path, agent, name
     assert Controller(config, agent=agent).config.agent.function == f"{__name__}:{name}"
 
 
+def test_an_agent_that_is_given_takes_the_place_of_a_command(tmp_path):
+    config = Config.model_validate({"run": {"dir": str(tmp_path)}, "agent": {"command": ["./agent.sh"]}})
+    agent = Controller(config, agent=episode).config.agent
+    assert (agent.function, agent.command) == (f"{__name__}:episode", ())
+
+
 def test_an_agent_that_no_worker_could_import_is_refused(tmp_path):
     async def inside(policy, row):
         return 1.0
