@@ -31,6 +31,13 @@ def reward_problems(config: Config) -> Iterator[Problem]:
             f"is {reward.function}, and reward.rewards names {len(reward.rewards)} more. Give one of the two:"
             f" as an entry of reward.rewards it is {{function: {reward.function}}}.",
         )
+    held_out = config.evaluation.reward_function
+    if held_out and config.agent.is_on and not reward.entries:
+        yield (
+            ("evaluation.reward_function", config.agent.key, "reward.function"),
+            f"is {held_out}, but reward.function is empty, so that episodes earn their rewards themselves "
+            "and no reward worker scores any. Leave it out, or set reward.function too.",
+        )
     labels = [entry.label for entry in reward.rewards]
     if twice := [label for label in labels if labels.count(label) > 1]:
         yield (

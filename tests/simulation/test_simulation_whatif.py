@@ -144,6 +144,8 @@ def test_another_strategy_takes_over_prompts_in_the_order_of_the_sampler_of_the_
         other = other_config(recording.config(), None, ["staleness.sampler=in_order"])
         warned = []
         comparison = go_on(recording, other, warn=warned.append)
-    assert "The sampler stays the run's, similar_length: its prompts were read for that long before." in warned
+    assert (
+        "The sampler stays the run's, similar_length: its prompts were read for that long before." in warned
+    )
     assert comparison.at_s is not None
     assert comparison.other == comparison.own, "which prompts come again is not among what is simulated"
