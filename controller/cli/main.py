@@ -160,7 +160,8 @@ def check(
     for finding in findings:
         say(f"{finding.level}: {finding.field}: {finding.text}")
     errors = sum(finding.level == "error" for finding in findings)
-    say(f"{config}: {errors} error{'s' * (errors != 1)}, {len(findings) - errors} notes.")
+    notes = len(findings) - errors
+    say(f"{config}: {errors} error{'s' * (errors != 1)}, {notes} note{'s' * (notes != 1)}.")
     raise typer.Exit(2 if errors else 0)
 
 

@@ -104,7 +104,8 @@ class OpenEnvSession:
     def _raise(self, said: Mapping[str, Any]) -> None:
         code, message = said.get("code"), said.get("message", "nothing")
         if code in POLICYS_FAULT:
-            errors = said.get("errors") or ()
+            told = said.get("errors")
+            errors = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
             raise Refusal("; ".join(str(each.get("msg")) for each in errors) or str(message))
         if code == FULL:
             raise EnvironmentFailed(

@@ -23,8 +23,9 @@ class OutOfTime(BaseException):
 def within(cpu_s: float, verdict: Callable[[], Result]) -> Result | None:
     """The verdict; None if it takes more than so many seconds of CPU time."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    limits = _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     last_s = math.ceil(usage.ru_utime + usage.ru_stime + cpu_s) + 1
+    last_s = last_s if hard == resource.RLIM_INFINITY else min(last_s, hard)
     before = signal.signal(signal.SIGPROF, _interrupt)
     resource.setrlimit(resource.RLIMIT_CPU, (last_s, hard))
     try:
@@ -37,7 +38,7 @@ def within(cpu_s: float, verdict: Callable[[], Result]) -> Result | None:
         return None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_CPU, limits)
         signal.signal(signal.SIGPROF, before)
 
 

@@ -47,6 +47,11 @@ class Server:
             case _, {"text": "bad"}:
                 errors = [{"msg": "a number, please"}]
                 said = {"type": "error", "data": {"code": "VALIDATION_ERROR", "errors": errors}}
+            case _, {"text": "vague", "errors": errors}:
+                said = {
+                    "type": "error",
+                    "data": {"code": "VALIDATION_ERROR", "message": "no", "errors": errors},
+                }
             case _, {"text": "die"}:
                 said = {"type": "error", "data": {"code": "EXECUTION_ERROR", "message": "boom"}}
             case _, {"text": "odd"}:
@@ -93,6 +98,16 @@ async def test_what_does_not_fit_is_the_policys_and_all_else_the_environments():
             with pytest.raises(kind, match=words):
                 await session.step({"text": text})
             await session.close()
+
+
+@pytest.mark.parametrize("errors", ["a text", [3, "word"], {"msg": "x"}, 7])
+async def test_a_refusal_whose_errors_are_of_another_form_has_its_message(errors):
+    async with serving(Server(9)) as address:
+        session = OpenEnvSession(address)
+        await session.reset({})
+        with pytest.raises(Refusal, match=r"^no$"):
+            await session.step({"text": "vague", "errors": errors})
+        await session.close()
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
