@@ -51,6 +51,13 @@ def load_object(spec: str) -> Any:  # whatever the user has named
         raise ConfigError(f"`{place}` has no `{name}`, which {spec!r} asks for.{hint}") from None
 
 
+def find_file(place: str) -> Path | None:
+    """The file of an import path: in the working directory, then in the directories of sys.path."""
+    folders = [Path.cwd(), *(Path(entry) for entry in sys.path if entry)]
+    # of os.path: what no file system could hold, as its name is too long, is not there
+    return next((folder / place for folder in folders if os.path.isfile(folder / place)), None)
+
+
 def python_path(*folders: str) -> str:
     """PYTHONPATH of a child: our packages, these folders, then what this process has."""
     return os.pathsep.join([str(ROOT), *folders, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -79,8 +86,7 @@ def hide_torch() -> None:
 
 
 def _load_file(spec: str, place: str) -> ModuleType:
-    folders = [Path.cwd(), *(Path(entry) for entry in sys.path if entry)]
-    path = next((folder / place for folder in folders if os.path.isfile(folder / place)), None)
+    path = find_file(place)
     if path is None:
         raise ConfigError(
             f"There is no file {place!r}, which {spec!r} names; looked in {Path.cwd()} and on sys.path. Give "

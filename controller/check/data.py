@@ -7,11 +7,10 @@ with `run.steps`; nothing of the user's is imported.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal
 
-from controller.check.source import Definition, call_problem, look_up
+from controller.check.source import Definition, call_problem, find_module, look_up
 from controller.config.data import DataSettings, RowSettings, template_columns
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
@@ -180,7 +179,7 @@ def _read_first_rows(
 def _missing_package(path: str) -> str | None:
     is_empty = bool(path) and Path(path).is_dir() and not any(Path(path).iterdir())
     package = package_for(path) or ("datasets" if is_empty else None)
-    if package is None or PathFinder.find_spec(package) is not None:
+    if package is None or find_module(package) is not None:
         return None
     kind = NAMES.get(package)
     kind = kind or ("a folder" if Path(path).is_dir() else "on the Hub")

@@ -4,9 +4,9 @@ Invariant: pure reading of headers; no weight is loaded and peft is not imported
 """
 
 from collections.abc import Iterator, Mapping
-from importlib.machinery import PathFinder
 from typing import Any
 
+from controller.check.source import find_module
 from controller.config.models import Config
 from protocol.model_shape import EXPERT_WEIGHT
 
@@ -24,7 +24,7 @@ def adapter_problems(config: Config, shape: Mapping[str, Any], weights: Shapes) 
     lora = config.trainer.lora
     if not lora.rank:
         return
-    if config.trainer.local and PathFinder.find_spec("peft") is None:
+    if config.trainer.local and find_module("peft") is None:
         yield (
             "trainer.lora.rank",
             f"is {lora.rank}, which needs peft, which is not installed here: pip install -e "

@@ -1,17 +1,19 @@
 """What an import path names, read out of the source: nothing is imported or run.
 
-Invariant: better to believe than to refuse wrongly: a name below `if` or `try`, from a star import or made by
-a decorator is taken to be there, and nothing is said about its parameters.
+Invariant: better to believe than to refuse wrongly: a name below `if` or `try`, from a star import, made by a
+decorator or by the module's `__getattr__` is taken to be there, and nothing is said about its parameters.
 """
 
 import ast
 import difflib
-import os.path
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from protocol.agents.function_shapes import shape_of
+from protocol.importing import find_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +62,32 @@ def look_up(spec: str) -> Definition | str | None:
         hint = f" Did you mean {meant}?" if meant else ""
         return f"{spec!r} is not an import path; expected `module:name` or `file.py:name`.{hint}"
     if place.endswith(".py"):
-        source = Path(place)
-        if not os.path.isfile(source):  # False, too, for a name that is too long for a file
-            return f"{spec!r}: there is no file {place} in {Path.cwd()} or beside the configuration."
+        source = find_file(place)
+        if source is None:
+            where = f"in {Path.cwd()}, beside the configuration or on PYTHONPATH"
+            return f"{spec!r}: there is no file {place} {where}."
         return _find_name(source, name, spec)
     search: list[str] | None = None
-    for end, part in enumerate(parts := place.split("."), 1):
-        found = PathFinder.find_spec(".".join(parts[:end]) if search is None else part, search)
+    parts = place.split(".")
+    for end in range(1, len(parts) + 1):
+        found = find_module(".".join(parts[:end]), search)
         if found is None:
             return f"{spec!r}: there is no module {'.'.join(parts[:end])} on the import path."
         search = list(found.submodule_search_locations or [])
     if found.origin is None or not found.origin.endswith(".py"):
         return None  # compiled
     return _find_name(Path(found.origin), name, spec)
+
+
+def find_module(name: str, within: Sequence[str] | None = None) -> ModuleSpec | None:
+    """Where an import would find a module of this full name; `within`: the folders of its package.
+
+    `pip install -e` leaves a finder of its own where a folder on the import path would show too much.
+    """
+    for finder in (PathFinder, *sys.meta_path):
+        if (find := getattr(finder, "find_spec", None)) and (found := find(name, within)) is not None:
+            return found
+    return None
 
 
 def asks_at_door(spec: str) -> bool:
@@ -102,7 +117,7 @@ def _find_name(source: Path, name: str, spec: str) -> Definition | str | None:
                 names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
     if name in names:
         return _definition(tree, name, source)
-    if "*" in names:
+    if names & {"*", "__getattr__"}:
         return None
     near = difflib.get_close_matches(name, sorted(names), n=3)
     return f"{spec!r}: {source} defines no {name}." + (f" Did you mean {' or '.join(near)}?" if near else "")

@@ -7,11 +7,11 @@ import ast
 import difflib
 from collections.abc import Iterator
 from importlib import metadata
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import install
+from controller.check.source import find_module
 from install.vllm_environment import UNWANTED, VLLM_ENVIRONMENT, vllm_extras
 from protocol.kept_sets import BIAS
 from protocol.settings import RolloutSettings
@@ -54,7 +54,7 @@ def vllm_problems(rollout: RolloutSettings, shape: dict[str, Any]) -> Iterator[t
             f"tokens it kept only where top_k bounds how many they are. {BIAS} Add top_k, such as 100; leave "
             f"{name} out; or set rollout.engine: torch.",
         )
-    found = PathFinder.find_spec("vllm")
+    found = find_module("vllm")
     if found is None or found.origin is None:
         if rollout.instances:
             place = f"python3 launch.py install --vllm makes {VLLM_ENVIRONMENT} with it"

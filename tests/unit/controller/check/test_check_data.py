@@ -78,7 +78,7 @@ def test_a_folder_that_is_no_data_set_is_told_by_what_it_holds(project):
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"splits": []}', '{"splits": 3}'])
 def test_a_saved_dictionary_without_splits_is_told(project, monkeypatch, content):
-    monkeypatch.setattr("controller.check.data.PathFinder.find_spec", lambda name: name)
+    monkeypatch.setattr("controller.check.data.find_module", lambda name: name)
     (project / "folder").mkdir()
     (project / "folder" / "dataset_dict.json").write_text(content)
     [text] = found("error", "data.path=folder")
@@ -93,7 +93,7 @@ def test_a_pipe_is_an_error_in_words(project, sampler):
 
 
 def test_a_name_of_the_hub_is_answered_with_how_to_save_it(project, monkeypatch):
-    monkeypatch.setattr("controller.check.data.PathFinder.find_spec", lambda name: name)
+    monkeypatch.setattr("controller.check.data.find_module", lambda name: name)
     text = next(text for text in found("note", "data.path=openai/gsm8k") if "Hub" in text)
     assert "load_dataset('openai/gsm8k', split='train').save_to_disk('gsm8k')" in text
     assert "Hub" not in found("error", "data.path=folder/rows.jsonl")[0]

@@ -21,12 +21,7 @@ WEIGHTS = {
 def with_peft(monkeypatch):
     """Whether peft is installed here must not matter."""
 
-    class Found:
-        @staticmethod
-        def find_spec(name):
-            return name
-
-    monkeypatch.setattr(lora, "PathFinder", Found)
+    monkeypatch.setattr(lora, "find_module", lambda name: name)
 
 
 def config(trainer=None, **lora):
@@ -53,7 +48,7 @@ def test_a_tied_output_layer_is_refused_and_another_one_is_not():
 
 
 def test_a_trainer_without_peft_is_refused_unless_it_attaches_from_outside(monkeypatch):
-    monkeypatch.setattr(lora.PathFinder, "find_spec", lambda name: None)
+    monkeypatch.setattr(lora, "find_module", lambda name: None)
     assert "needs peft" in problems(rank=2)["trainer.lora.rank"]
     assert problems(rank=2, trainer={"local": False}) == {}
     assert problems() == {}
@@ -82,7 +77,7 @@ def test_an_adapter_that_nobody_would_train_is_refused(trainer, lora, field):
 
 def test_peft_is_missed_before_the_model_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lora.PathFinder, "find_spec", lambda name: None)
+    monkeypatch.setattr(lora, "find_module", lambda name: None)
     tree = {"model": {"factory": "task.py:make"}, "trainer": {"lora": {"rank": 2}}}
     found = [one.field for one in check(Config.model_validate(tree)) if "needs peft" in one.text]
     assert found == ["trainer.lora.rank"]

@@ -1,5 +1,8 @@
 """What is read out of sources: definitions, their parameters, and whether they give a result."""
 
+import sys
+from importlib.util import spec_from_file_location
+
 import pytest
 
 from controller.check.source import Definition, asks_at_door, call_problem, find_import_path, look_up
@@ -36,6 +39,7 @@ def test_parameters_are_those_of_the_function(define, code, required, names, tak
         "if True:\n    def f(a): ...\nelse:\n    def f(b): ...",
         "def f(a): ...\nf = wrapped(f)",
         "from somewhere import *\n",
+        "def __getattr__(name): ...",
     ],
 )
 def test_what_only_importing_could_tell_is_not_guessed(define, code):
@@ -120,3 +124,27 @@ def test_what_asks_at_a_door_is_read_out_of_the_source(tmp_path, code, is_at_doo
 def test_a_name_that_no_file_can_have_is_no_file(name):
     assert not asks_at_door(f"{name}.py:run")
     assert "there is no file" in (find_import_path(f"{name}.py:run") or "")
+
+
+def test_a_module_is_found_as_an_import_finds_it(tmp_path, monkeypatch):
+    """`pip install -e` of a project with its package beside pyproject.toml leaves such a finder."""
+    source = tmp_path / "score.py"
+    source.write_text("def f(completion): return 1.0\n")
+
+    class Editable:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return spec_from_file_location(name, source) if name == "installed_editable" else None
+
+    assert "no module installed_editable" in find_import_path("installed_editable:f")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable])
+    assert look_up("installed_editable:f").parameters.names == ("completion",)
+    assert "defines no g" in find_import_path("installed_editable:g")
+    assert "no module installed_editable.inner" in find_import_path("installed_editable.inner:f")
+
+
+def test_a_file_is_found_on_the_import_path_as_a_run_finds_it(tmp_path, monkeypatch):
+    (tmp_path / "on_path_only.py").write_text("def f(completion): return 1.0\n")
+    assert "or on PYTHONPATH" in find_import_path("on_path_only.py:f")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert look_up("on_path_only.py:f").parameters.names == ("completion",)

@@ -29,14 +29,6 @@ def _machine(tmp_path, monkeypatch):
     monkeypatch.setattr(install, "has_gpu", lambda: False)
 
 
-class NoPeft:
-    """An import path without it."""
-
-    @staticmethod
-    def find_spec(name: str) -> None:
-        assert name == "peft"
-
-
 def lacking(tree) -> install.Lacking:
     with pytest.raises(install.Lacking) as caught:
         needs.require(Config.model_validate(tree))
@@ -133,7 +125,7 @@ def test_the_command_line_starts_again_with_what_it_lacks(monkeypatch, adapter_r
 
 
 def test_check_says_what_the_run_will_install_and_finds_no_fault_in_it(monkeypatch, capsys):
-    monkeypatch.setattr("controller.check.lora.PathFinder", NoPeft)
+    monkeypatch.setattr("controller.check.lora.find_module", lambda name: None)
     assert main(["check", EXAMPLE, "trainer.lora.rank=8"]) == 0
     said = capsys.readouterr().out
     assert (
