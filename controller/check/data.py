@@ -160,20 +160,30 @@ def _look_at(
 def _read_first_rows(
     config: Config, data: DataSettings, sample: Sample, *, most: int, is_supervised: bool
 ) -> None:
-    """Raises: ConfigError that names a row; of rows for training, those that a run leaves out are noted."""
+    """Raises: ConfigError that names a row; of rows for training, those that a run leaves out are noted.
+
+    Where none of the first rows is left, by `where` or because none can be used, all are read as the run
+    reads them, until there are enough.
+    """
     trainer = config.trainer if is_supervised else config.trainer.model_copy(update={"algorithm": "grpo"})
-    data = data.model_copy(update={"shuffle": False, "epochs": 1})
 
     def note(text: str) -> None:
         sample.remarks.append(("note", f"{sample.section}.path", text))
 
-    source = PromptSource(
-        config.model_copy(update={"data": data, "trainer": trainer}),
-        most=FIRST_ROWS,
-        on_refused=note if sample.is_trained else None,
-    )
-    while len(sample.rows) < most and (row := source.read(1)):
-        sample.rows.append(json.loads(row[0]))
+    for indexed, shuffle in (FIRST_ROWS, False), (None, data.shuffle and sample.is_trained):
+        sample.remarks.clear()
+        once = data.model_copy(update={"shuffle": shuffle, "epochs": 1})
+        source = PromptSource(
+            config.model_copy(update={"data": once, "trainer": trainer}),
+            most=indexed,
+            on_refused=note if sample.is_trained else None,
+        )
+        while len(sample.rows) < most and (row := source.read(1)):
+            sample.rows.append(json.loads(row[0]))
+        if sample.rows:
+            return
+    text = f"no row of {data.path} can be used, for the reasons in the notes; expected at least one."
+    sample.remarks.append(("error", f"{sample.section}.path", text))
 
 
 def _missing_package(path: str) -> str | None:

@@ -45,7 +45,8 @@ class PromptSource:
     ) -> None:
         """Find the source; `iterable` takes the place of `data.path`.
 
-        Of a text file, only the first `most` rows are indexed. `name` goes with each row as its `source`.
+        Of a text file, only the first `most` rows are indexed: that a filter leaves none of them is no error.
+        `name` goes with each row as its `source`.
         `on_refused(text)` hears, in the thread that reads, of a row that is left out; without it such a row
         is an error. Raises: ConfigError if there is no source.
         """
@@ -61,6 +62,7 @@ class PromptSource:
             is_for_agent=config.agent.is_on,
         )  # fmt: skip
         self._table: Table | None = None
+        self._is_beginning = most is not None  # of the data, and there may be more
         self._given = self._unfiltered = self._filtered = 0  # rows that were read so far; the last in a row
         self._pass = self._position = 0  # of the next row of a table
         if iterable is not None:
@@ -146,7 +148,7 @@ class PromptSource:
                 self._position += 1
                 yield found
             self._position = 0
-            if is_whole and self._unfiltered == before:
+            if is_whole and self._unfiltered == before and not self._is_beginning:
                 raise self._left_nothing(len(table))
 
     def _count_filtered(self) -> None:

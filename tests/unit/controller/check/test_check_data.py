@@ -85,6 +85,24 @@ def test_a_saved_dictionary_without_splits_is_told(project, monkeypatch, content
     assert "folder' holds a dataset_dict.json that names no splits" in text
 
 
+@pytest.mark.parametrize("key", ["data", "evaluation.data.held_out"])
+def test_a_filter_that_leaves_none_of_the_first_rows_is_no_fault(project, key):
+    levels = ["easy"] * 300 + ["hard"]
+    text = "".join(json.dumps({"prompt": "p", "answer": "a", "level": level}) + "\n" for level in levels)
+    (project / "by_level.jsonl").write_text(text)
+    asked = [f"{key}.path=by_level.jsonl", f"evaluation.every_steps={int(key != 'data')}"]
+    assert found("error", *asked, f"{key}.where={{level: [hard]}}") == []
+    [told] = found("error", *asked, f"{key}.where={{level: [none]}}")
+    assert told.startswith(f"{key}.path: None of 301 rows")
+
+
+@pytest.mark.parametrize(("unusable", "usable", "errors"), [(2, 0, 1), (300, 0, 1), (300, 1, 0)])
+def test_data_without_a_row_that_can_be_used_is_an_error(project, unusable, usable, errors):
+    rows(project, *[{"prompt": None, "answer": "a"}] * unusable, *[{"prompt": "p", "answer": "a"}] * usable)
+    told = found("error")
+    assert ["can be used" in text for text in told] == [True] * errors
+
+
 @pytest.mark.parametrize("sampler", ["in_order", "similar_length"])
 def test_a_pipe_is_an_error_in_words(project, sampler):
     os.mkfifo(project / "pipe.jsonl")
