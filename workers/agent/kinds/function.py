@@ -72,10 +72,29 @@ def _made(target: Any, options: Mapping[str, Any]) -> Any:
     try:
         return target(**options)
     except TypeError as error:
-        raise ConfigError(
-            f"The agent's class {target.__name__} cannot be made of `agent.options` = {dict(options)}: "
-            f"{error}."
-        ) from None
+        raise _misfit(target, options, error) from None
+
+
+def check_options(target: Any, options: Mapping[str, Any]) -> None:
+    """Compare options with what a class takes, without making an object. Raises: ConfigError."""
+    try:
+        # not followed: a decorator may give what is taken behind it
+        taken = inspect.signature(target, follow_wrapped=False)
+    except (TypeError, ValueError):  # compiled: only making one could tell
+        return
+    try:
+        taken.bind(**options)
+    except TypeError as error:
+        raise _misfit(target, options, error) from None
+
+
+def _misfit(target: Any, options: Mapping[str, Any], error: TypeError) -> ConfigError:
+    what = "class" if inspect.isclass(target) else "function"
+    how = "made of" if what == "class" else "called with"
+    name = getattr(target, "__name__", type(target).__name__)
+    return ConfigError(
+        f"The agent's {what} {name} cannot be {how} `agent.options` = {dict(options)}: {error}."
+    )
 
 
 def _called(target: Any) -> Any:

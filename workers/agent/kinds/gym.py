@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
-from workers.agent.kinds.function import PlayEpisode, result_of
+from workers.agent.kinds.function import PlayEpisode, check_options, result_of
 from workers.agent.kinds.results import Returned
 from workers.agent.kinds.saving import keep, loaded
 from workers.agent.kinds.skyrl import is_skyrl, make_skyrl
@@ -31,6 +31,9 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
             f"The agent is {target!r:.80}; of `agent.kind: gym` it is a class of environments, or a function "
             "that makes one."
         )
+
+    if not is_skyrl(target):
+        check_options(target, options)
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Returned:
         if is_skyrl(target):

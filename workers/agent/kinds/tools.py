@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
-from workers.agent.kinds.function import PlayEpisode, result_of
+from workers.agent.kinds.function import PlayEpisode, check_options, result_of
 from workers.agent.kinds.saving import METHODS, keep, loaded, saves
 from workers.agent.kinds.tool_schema import Tool, ToolRefused, arguments_of, tool_of
 from workers.agent.messages import text_of
@@ -25,12 +25,16 @@ def is_tools(target: Any) -> bool:
 
 
 def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
-    """One episode of an object of the class. Raises: ConfigError if it has no tools, or bad ones."""
+    """One episode of an object of the class.
+
+    Raises: ConfigError if it has no tools, or bad ones, or does not take the options.
+    """
     if not is_tools(target):
         raise ConfigError(
             f"The agent is {target!r:.80}; of `agent.kind: tools` it is a class with `reset`, `get_reward`, "
             "and a public method for each tool."
         )
+    check_options(target, options)
     tools = [tool_of(method, name) for name, method in _methods(target)]
     if not tools:
         raise ConfigError(
