@@ -43,7 +43,7 @@ def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     table = {tool.name: tool for tool in tools}
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
-        environment = await result_of(target, **options)
+        environment = target(**options)
         try:
             return await _play(environment, table, policy, row)
         finally:

@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import functools
-import threading
 
 import pytest
 
@@ -355,25 +354,3 @@ def test_rewards_of_steps_are_those_of_turns():
 def test_environments_that_are_none_are_told_so(target, words):
     with pytest.raises(TypeError, match=words):
         play(target, "down", "down")
-
-
-class MadeAside:
-    made_in = ()
-
-    def __init__(self):
-        MadeAside.made_in = (*MadeAside.made_in, threading.current_thread())
-
-    def reset(self, **row):
-        return "observed"
-
-    def look(self) -> str:
-        """Look again."""
-        return "observed"
-
-    def get_reward(self):
-        return 1.0
-
-
-def test_an_object_of_tools_is_made_beside_the_event_loop():
-    assert play(MadeAside, "said", row={"prompt": "p"})[0] == 1.0
-    assert threading.current_thread() not in MadeAside.made_in
