@@ -9,7 +9,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from protocol.agents.function_shapes import shape_of
@@ -84,7 +84,7 @@ def find_module(name: str, within: Sequence[str] | None = None) -> ModuleSpec | 
 
     `pip install -e` leaves a finder of its own where a folder on the import path would show too much.
     """
-    for finder in (PathFinder, *sys.meta_path):
+    for finder in sys.meta_path:
         if (find := getattr(finder, "find_spec", None)) and (found := find(name, within)) is not None:
             return found
     return None

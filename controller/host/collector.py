@@ -34,8 +34,8 @@ def rare_collections() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def made_to_stay() -> Iterator[None]:
-    """Never look at what is made inside, a million objects that a run is taken up with."""
+def never_collected() -> Iterator[None]:
+    """Exempt what is made inside, such as the core of a resumed run, from every later collection."""
     with without_collecting():
         yield
         gc.freeze()

@@ -60,9 +60,7 @@ async def find_past(
         past = await asyncio.to_thread(read_past, directory.path, config)
     if past is not None:
         if not past.is_over:
-            with directory.in_words():
-                lost = lost_end(directory.path, past)
-            if lost:
+            if lost := lost_end(directory.path, past):
                 _refuse_without_start(directory.path, past, lost)
                 past.notes.append(f"{lost} {_kept_aside(directory, past)}")
             before = past.core.state.config.weights.directory
@@ -140,12 +138,20 @@ def _last_step(metrics: Path) -> int:
 
 
 def _last_lines(file: Path) -> tuple[int, list[bytes]]:
-    """How many whole lines a file has, and the last few; none if it is not there."""
+    """How many whole lines a file has, and the last few; none if it is not there. Raises: ConfigError."""
     count, newest = 0, deque[bytes](maxlen=3)
-    with suppress(FileNotFoundError), file.open("rb") as lines:
-        for line in lines:
-            count += line.endswith(b"\n")
-            newest.append(line)
+    try:
+        with file.open("rb") as lines:
+            for line in lines:
+                count += line.endswith(b"\n")
+                newest.append(line)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}. Its last line tells whether run.db has lost its end; "
+            "make it readable, or move it away to go on without."
+        ) from error
     return count, [*newest]
 
 

@@ -14,7 +14,7 @@ from controller.core.events import PeerFaulted, Received
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
 from controller.durability.replay import CoreFailed, in_words, turns
-from controller.host.collector import made_to_stay
+from controller.host.collector import never_collected
 from protocol.errors import RunError, StaleFlowError
 from protocol.plain_text import plain_line
 
@@ -101,7 +101,7 @@ def _newest(recording: Recording, until: int | None) -> tuple[ResumedRun, int]:
     Else the beginning.
     """
     there = (one for one in recording.snapshots() if until is None or one.number <= until)
-    with made_to_stay():
+    with never_collected():
         snapshot = next(there, None)
     if snapshot is None:
         return ResumedRun(recording.make_core()), recording.pruned

@@ -2,7 +2,7 @@
 
 import gc
 
-from controller.host.collector import YOUNG, made_to_stay, rare_collections
+from controller.host.collector import YOUNG, never_collected, rare_collections
 
 
 def test_collections_are_rare_inside_and_as_before_outside():
@@ -26,7 +26,7 @@ def test_what_is_there_later_can_be_left_too():
 def test_what_a_run_is_taken_up_with_is_never_looked_at():
     with rare_collections():
         before = gc.get_freeze_count()
-        with made_to_stay():
+        with never_collected():
             kept = [[] for _ in range(100 * YOUNG)]
             assert gc.get_count()[0] >= len(kept)
         assert gc.get_freeze_count() >= before + len(kept)

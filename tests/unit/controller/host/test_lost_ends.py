@@ -14,7 +14,7 @@ from controller.config.models import Config
 from controller.core.commands import Command, ReportStep
 from controller.host.resume import find_past
 from controller.host.run_directory import RunDirectory
-from protocol.errors import RunError
+from protocol.errors import ConfigError, RunError
 from tests.support.answered_run import AnsweredRun
 
 FOLDED, KILLED = 2, 5  # train steps after which the log is folded into run.db, and the run is killed
@@ -173,3 +173,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     """Of the files, without the lock and what SQLite keeps for readers."""
     files = (one for one in folder.rglob("*") if one.is_file() and not one.name.endswith(("-wal", "-shm")))
     return {str(one.relative_to(folder)): one.read_bytes() for one in files}
+
+
+def test_lines_that_cannot_be_read_are_named_and_what_to_do(tmp_path):
+    run = Killed(tmp_path)
+    run.checkpoint(KILLED)
+    (run.folder / "metrics.jsonl").unlink()
+    (run.folder / "metrics.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl cannot be read: Is a directory\. .* move it away"):
+        taken_up(run.folder, run.config)

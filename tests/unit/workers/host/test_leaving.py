@@ -9,13 +9,11 @@ from workers.link.link import Link
 
 
 async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(monkeypatch, caplog):
-    links: list[Link] = []
     caplog.set_level(logging.INFO)
 
     async def attach(*given: object, **keys: object) -> Link:
         link = Link("inproc://nobody", "reward")
         link.settings = argparse.Namespace(is_private=False)
-        links.append(link)
         return link
 
     async def fetch(settings: object, link: Link) -> str:
