@@ -37,7 +37,7 @@ def splits_of(path: str) -> list[str]:
         pass
     raise ConfigError(
         f"data.path {path!r} holds a dataset_dict.json that names no splits, so that nothing can be read "
-        "there. Save the data set anew, or name the folder of one split."
+        "there. Save the data set again, or name the folder of one split."
     )
 
 

@@ -1,6 +1,6 @@
-"""What a journal that `run.journal: compact` has shortened still tells of what it has deleted.
+"""Of a journal that `run.journal: compact` has shortened: who attached earlier, and what it lacks.
 
-Invariant: of a journal that is whole, it is nothing.
+Invariant: of a whole journal the names are none.
 """
 
 from controller.core.core import Core
@@ -9,7 +9,7 @@ from protocol.ids import PeerId
 
 
 def names_in(core: Core) -> dict[PeerId, str]:
-    """Of all workers that this core has, by peer: nobody attaches again because a journal begins later."""
+    """The name of each worker that this core knows, by peer."""
     return {peer: worker.name for peer, worker in core.state.registry.workers.items()}
 
 
@@ -20,5 +20,5 @@ def names_at_the_beginning(recording: Recording) -> dict[PeerId, str]:
 
 
 def deleted_in_words(recording: Recording) -> str:
-    """That the history does not begin with the run."""
+    """A sentence: how many events are missing from the beginning, and why."""
     return f"The first {recording.pruned} events were deleted (run.journal is compact)."
