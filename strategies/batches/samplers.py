@@ -27,6 +27,7 @@ class SamplingView(NamedTuple):
     prompts: tuple[PromptView, ...]
     batch_groups: int
     seed: int  # of this window: chance comes from here alone
+    number: int = 0  # of this window, from 0 on
 
 
 Sampler = Callable[[SamplingView], Sequence[int]]
@@ -41,19 +42,15 @@ def similar_length(view: SamplingView) -> Sequence[int]:
     """Batches of prompts of about one expected length, those of neighbouring lengths one after the other.
 
     The long ones share few batches instead of stretching every one, and as a batch lives through
-    max_staleness + 1 train steps, neighbours share these too. So batches go up and down in length once per
-    window (every other one on the way down), from a place and in a direction that chance decides. A batch
-    alone is biased in length, and in whatever goes with length; all batches of a window together are not by
-    this order.
+    max_staleness + 1 train steps, neighbours share these too. So lengths rise in one window and fall in the
+    next: the longest batches of two windows follow each other, and are waited for once. A batch alone is
+    biased in length, and in whatever goes with length; all batches of a window together are not by this
+    order.
     Source: RollPacker (arXiv 2509.21009) gathers long responses in rounds of their own too, in synchronous
     training, by racing.
     """
     batches = _by_length(view)
-    ring = batches[::2] + batches[1::2][::-1]
-    chance = random.Random(view.seed)
-    first = chance.randrange(len(ring)) if len(ring) > 1 else 0
-    ring = ring[first:] + ring[:first]
-    return _joined(ring[::-1] if chance.random() < 0.5 else ring)
+    return _joined(batches[::-1] if view.number % 2 else batches)
 
 
 def similar_length_shuffled(view: SamplingView) -> Sequence[int]:

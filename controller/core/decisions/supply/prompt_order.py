@@ -46,8 +46,9 @@ class Sampling:
             group.expected_log, group.seen = one
         self._tell(groups)
         prompts = tuple(PromptView(g.id, g.source, g.prompt_tokens, g.expected_log, g.seen) for g in groups)
-        seed = random.Random(f"{state.config.run.seed}/window/{state.windows.opened}").getrandbits(52)
-        view = SamplingView(prompts, state.config.trainer.batch_groups, seed)
+        number = state.windows.opened
+        seed = random.Random(f"{state.config.run.seed}/window/{number}").getrandbits(52)
+        view = SamplingView(prompts, state.config.trainer.batch_groups, seed, number)
         places = state.strategies.sample(view)
         state.windows.open(groups)
         state.fresh.extend(groups[place].id for place in places)

@@ -16,9 +16,9 @@ from strategies.batches.samplers import (
 from strategies.kinds import hold
 
 
-def window(logs, *, batch_groups=2, seed=7):
+def window(logs, *, batch_groups=2, seed=7, number=0):
     prompts = tuple(PromptView(10 + i, 0, 5, log, 1.0) for i, log in enumerate(logs))
-    return SamplingView(prompts, batch_groups, seed)
+    return SamplingView(prompts, batch_groups, seed, number)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -30,34 +30,27 @@ def test_each_prompt_of_a_window_starts_once(name):
 LOGS = [float(i * 7 % 16) for i in range(16)]
 
 
-@pytest.mark.parametrize("sample", [similar_length, similar_length_shuffled])
-def test_batches_are_of_similar_length_and_chance_has_a_part_in_their_order(sample):
-    orders = []
-    for seed in range(8):
-        order = [LOGS[place] for place in sample(window(LOGS, seed=seed))]
-        batches = [order[first : first + 2] for first in range(0, 16, 2)]
-        assert all(abs(one - other) == 1 for one, other in batches)
-        assert order == [LOGS[place] for place in sample(window(LOGS, seed=seed))]
-        orders.append(tuple(order))
-    assert len(set(orders)) >= 5
+def batches_of(sample, *, seed=7, number=0):
+    """The ranks of the batches of a window, in which they are checked to be of neighbouring lengths."""
+    view = window(LOGS, seed=seed, number=number)
+    order = [LOGS[place] for place in sample(view)]
+    assert order == [LOGS[place] for place in sample(view)]
+    batches = [sorted(order[first : first + 2]) for first in range(0, 16, 2)]
+    assert all(other - one == 1 for one, other in batches)
+    return [int(one) // 2 for one, _ in batches]
 
 
-def test_neighbouring_batches_are_of_neighbouring_lengths_unless_they_are_shuffled():
-    for seed in range(8):
-        order = [LOGS[place] for place in similar_length(window(LOGS, seed=seed))]
-        ranks = [order[first] // 2 for first in range(0, 16, 2)]
-        assert all(abs(one - other) <= 2 for one, other in zip(ranks, [*ranks[1:], ranks[0]], strict=True))
-    shuffled = [LOGS[place] for place in similar_length_shuffled(window(LOGS))]
-    ranks = [shuffled[first] // 2 for first in range(0, 16, 2)]
-    assert any(abs(one - other) > 2 for one, other in pairwise(ranks))
+def test_lengths_rise_in_one_window_and_fall_in_the_next():
+    for seed in range(4):
+        for number in range(4):
+            ranks = batches_of(similar_length, seed=seed, number=number)
+            assert ranks == (list(range(8))[::-1] if number % 2 else list(range(8)))
 
 
-def test_lengths_rise_first_in_some_windows_and_fall_first_in_others():
-    behind = set()
-    for seed in range(16):
-        order = [LOGS[place] // 2 for place in similar_length(window(LOGS, seed=seed))][::2]
-        behind.add([*order, order[0]][order.index(0) + 1])  # the batch behind the shortest
-    assert behind == {1, 2}
+def test_chance_shuffles_the_batches():
+    orders = {tuple(batches_of(similar_length_shuffled, seed=seed)) for seed in range(8)}
+    assert len(orders) >= 5
+    assert any(abs(one - other) > 2 for one, other in pairwise(batches_of(similar_length_shuffled)))
 
 
 @pytest.mark.parametrize("sample", [similar_length, similar_length_shuffled])

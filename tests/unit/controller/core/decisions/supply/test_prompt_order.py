@@ -71,7 +71,7 @@ def test_the_next_window_waits_until_the_last_one_runs_out():
     assert state.windows.opened == 2
 
 
-def test_chance_decides_anew_in_each_window_and_alike_in_each_replay():
+def test_a_sampler_is_told_which_window_it_is_and_chance_is_alike_in_each_replay():
     seeds = []
     for _ in range(2):
         one, views = run(), []
@@ -82,6 +82,7 @@ def test_chance_decides_anew_in_each_window_and_alike_in_each_replay():
         one.core.state.fresh.clear()
         read(one, 4, [11, 12, 13, 14])
         seeds.append([view.seed for view in views])
+        assert [view.number for view in views] == [0, 1]
     assert seeds[0] == seeds[1]
     assert len({*seeds[0]}) == 2
 
