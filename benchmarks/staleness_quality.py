@@ -4,7 +4,8 @@ seeds.
 Every group waits until its last admissible step (`in_flight_batches: all`), so that the mean staleness is
 near the bound. Quality is the mean reward on held-out prompts of the last policy version, which no train step
 has seen. Differences are seed by seed, with their 95 % intervals: to the first bound of the first kind, and
-with `--pairs` of the second kind to the first at the same bound. Runs that have ended are kept in
+with `--pairs` of the second kind to the first at the same bound. `--only corrected:0 sequence:8` makes no
+other runs than these, and leaves out the cells of others. Runs that have ended are kept in
 runs/staleness_quality, and not made again.
 """
 
@@ -87,9 +88,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=140)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["corrected", "uncorrected"])
     parser.add_argument("--pairs", action="store_true", help="compare the second kind with the first, too")
+    parser.add_argument("--only", nargs="+", default=[], metavar="KIND:BOUND", help="of the kinds and bounds")
     options = parser.parse_args()
+    cells = {f"{kind}:{bound}" for kind, bound in product(options.kinds, options.bounds)}
+    if strange := {*options.only} - cells:
+        parser.error(f"--only: {', '.join(sorted(strange))} is none of the kinds and bounds asked for")
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     for seed, bound, kind in product(options.seeds, options.bounds, options.kinds):
+        if f"{kind}:{bound}" not in (options.only or cells):
+            continue
         if (figures := run(kind, bound, seed, options.steps)) is not None:
             found.setdefault((kind, bound), []).append(figures | {"seed": seed})
             print(json.dumps({"kind": kind, "bound": bound, "seed": seed, **figures}), flush=True)
