@@ -164,6 +164,18 @@ def test_a_step_that_is_to_come_is_refused_in_words_and_the_field_goes_with_its_
     page.close()
 
 
+def test_an_error_of_a_page_is_no_lost_connection(browser, link):
+    page = opened(browser, link, "now")
+    for name, path in (("Metrics", "metrics"), ("Group", "groups/5")):
+        page.route(f"**/api/runs/0/{path}", lambda route: route.fulfill(json={"life": None}))
+        page.evaluate(f"location.hash = '#{name.lower()}?run=0&group=5'")
+        page.wait_for_selector("#trouble:not([hidden]), #page [role=alert]")
+        assert "does not answer" not in page.inner_text("body")
+        playwright.expect(page.locator("#state")).to_have_text("is over")
+    page.unroute_all(behavior="wait")
+    page.close()
+
+
 def test_a_page_that_follows_takes_no_selection_focus_or_scroll_away(browser, live):
     page = opened(browser, live, "now", width=420)
     page.evaluate("document.styleSheets[1].insertRule('#page table { min-width: 900px }')")

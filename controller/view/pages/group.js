@@ -1,7 +1,7 @@
 // Group: the life of one prompt as bars over time, coloured by policy version, and its story.
 import { make, draw, card, table, short, versionClass } from "./dom.js";
 import { shown } from "./samples.js";
-import { Reading } from "./reading.js";
+import { Reading, Unanswered } from "./reading.js";
 
 export const isMoving = false, isOfMoment = true;
 // How a response that did not end by itself left its instance.
@@ -13,7 +13,7 @@ export async function render({ ask, go, here }) {
     make("label", {}, "Group ", make("input", { name: "group", type: "number", min: 0, required: true, value: here.words.group ?? "" })), make("button", {}, "Show"));
   if (!here.words.group) return [card("Group", make("p", { class: "dim" }, "The number of a prompt, from 0; or click a group in the ledger."), search)];
   const found = await ask(`groups/${encodeURIComponent(here.words.group)}`).catch((error) => {
-    if (error instanceof Reading || error instanceof TypeError) throw error; // no answer of the view yet, or none at all
+    if (error instanceof Reading || error instanceof Unanswered) throw error; // no answer of the view yet, or none at all
     return { refused: error.message };
   });
   if (found.refused) return [card("Group", search, make("p", { class: "bad", role: "alert" }, found.refused))];

@@ -23,8 +23,8 @@ const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
 const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null };
 
-/** As fetch, of a page that the view counts. */
-const fetchHere = (address, options = {}) => fetch(address, { ...options, headers: { ...options.headers, "x-staleflow-page": NAME } });
+/** As fetch, of a page that the view counts; throws Unanswered. */
+const fetchHere = (address, options = {}) => fetch(address, { ...options, headers: { ...options.headers, "x-staleflow-page": NAME } }).catch(() => { throw new reading.Unanswered(); });
 
 /** What the server says at an address of this run; throws its sentence if it refuses, and Reading unless `isPatient`, or `isPatient()`. */
 async function ask(path, words = {}, options = {}) {
@@ -116,7 +116,7 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
     const isTold = !isStill && !isHeld() && TELL_MOMENT.includes(here.page);
     if (!isTold) moment = await ask("moment").catch((error) => { // a damaged journal still has metrics
       if (error instanceof reading.Reading) way = error;
-      if (page.isOfMoment || error instanceof TypeError) throw error;
+      if (page.isOfMoment || error instanceof reading.Unanswered) throw error;
       return null;
     });
     const isNews = page.isOfSteps && moment !== null && moment.steps !== here.steps && !hasDraft();
@@ -145,7 +145,7 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
       byId("page").replaceChildren();
       here.shown = null;
     }
-    here.isCut = error instanceof TypeError;
+    here.isCut = error instanceof reading.Unanswered;
     showTrouble(isReading ? "" : here.isCut ? cutOff() : error.message);
   } finally {
     clearTimeout(slow);
@@ -221,7 +221,7 @@ async function jump(words) {
     here.jumpedTo = "step" in words ? String(number) : null;
     go({ at: number });
   } catch (error) {
-    if (isPatient()) byId("refused").textContent = error instanceof TypeError ? "The view does not answer." : error.message;
+    if (isPatient()) byId("refused").textContent = error.message;
   }
 }
 
@@ -289,7 +289,7 @@ async function follow(round = 0) {
   else if (!document.hidden) {
     if (isLive || PAGES[here.page].isWaiting?.()) await show({ isRepeated: true });
     if (round % STANDING_ROUNDS === 0 || state() !== before) {
-      const isCut = await readRuns().then(() => false, (error) => error instanceof TypeError);
+      const isCut = await readRuns().then(() => false, (error) => error instanceof reading.Unanswered);
       if (isCut && !here.isCut) {
         here.isCut = true;
         showTrouble(cutOff());

@@ -13,6 +13,13 @@ export class Reading extends Error {
   }
 }
 
+/** Thrown where nobody answers; what a page itself does wrong is another error. */
+export class Unanswered extends Error {
+  constructor() {
+    super("The view does not answer.");
+  }
+}
+
 /** One line; `begun` is where the reading stood when it was first heard of, and when. */
 export function inWords({ number, last, of }, begun = null) {
   const seconds = begun === null ? 0 : (performance.now() - begun.at) / 1000;
