@@ -19,7 +19,7 @@ from tests.support.chromium import (
 )
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
-from tests.support.shown_run import recorded
+from tests.support.shown_run import recorded, shorten
 
 __all__ = ["browser", "link", "page"]  # fixtures
 pytestmark = needs_chromium
@@ -162,6 +162,22 @@ def test_a_step_that_is_to_come_is_refused_in_words_and_the_field_goes_with_its_
     wait_for(page, "4 of 4")
     assert page.input_value("#step") == ""
     page.close()
+
+
+def test_moments_whose_events_are_deleted_are_said_to_be(browser, tmp_path):
+    run = recorded(tmp_path / "run", snapshot_every=60)
+    shorten(run, 120)
+    with viewed(run) as found:
+        page = opened(browser, found, "now?at=40")
+        where = page.locator("#where")
+        playwright.expect(where).to_contain_text("event 120 of")
+        playwright.expect(where).to_contain_text("of event 40 nothing is kept (run.journal is compact)")
+        page.fill("#step", "1")
+        page.press("#step", "Enter")
+        page.locator("#refused", has_text="There is no moment of step 1 any more").wait_for()
+        page.click("#live")
+        playwright.expect(where).not_to_contain_text("nothing is kept")
+        page.close()
 
 
 def test_an_error_of_a_page_is_no_lost_connection(browser, link):

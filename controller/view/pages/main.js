@@ -201,7 +201,9 @@ function showMoment(moment) {
   slider.min = moment.first;
   slider.max = moment.last;
   if (document.activeElement !== slider || here.at === null) slider.value = moment.number;
-  byId("where").textContent = `event ${short(moment.number)} of ${short(moment.last)}, ${duration(moment.now_s)} of ${duration(moment.until_s)}`;
+  const isDeleted = here.at !== null && here.at < moment.first && moment.number === moment.first;
+  byId("where").textContent = `event ${short(moment.number)} of ${short(moment.last)}, ${duration(moment.now_s)} of ${duration(moment.until_s)}`
+    + (isDeleted ? `; of event ${short(here.at)} nothing is kept (run.journal is compact), this is the first moment that is` : "");
   byId("live").classList.toggle("on", here.at === null);
   byId("back").disabled = moment.number <= moment.first;
   byId("forward").disabled = moment.number >= moment.last;

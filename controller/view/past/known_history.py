@@ -15,6 +15,7 @@ from controller.core.core import Core
 from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
 from controller.history.given_orders import orders
+from controller.history.shortened import deleted_in_words
 from controller.history.story import Beginning
 from controller.view.past.background import Background
 from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, keep_past
@@ -81,7 +82,8 @@ class KnownHistory:
     ) -> tuple[ReplayedCore, Instant]:
         """The core at a moment.
 
-        Raises: StillReading where `is_late()`; RunError if it is no moment, or a step that is to come.
+        Raises: StillReading where `is_late()`; RunError if it is no moment, or a step that is to come, or
+        one whose events are deleted.
         """
         self._pass_of(recording)
         past = self.past(recording)
@@ -92,6 +94,7 @@ class KnownHistory:
             with past.hurrying(is_late):
                 instant = moment_of(past, self._known_event(at))
                 _refuse_step_to_come(at, instant.core)
+                _refuse_deleted_step(at, past, instant)
                 return past, instant
         finally:
             self.follow(recording)
@@ -164,18 +167,34 @@ class KnownHistory:
 
     def _known_event(self, at: dict[str, str]) -> dict[str, str]:
         """The event of a train step in place of its number, if the pass over the history has met it."""
-        step = at.get("step", "")
-        if "event" in at or self.background is None or not step.isdecimal() or len(step) > MOST_DIGITS:
+        if self.background is None or (step := _step_of(at)) is None:
             return at
         with self.background.lock:
-            number = self.background.timeline.event_of_step(int(step))
+            number = self.background.timeline.event_of_step(step)
         return at if number is None else {"event": str(number)}
 
 
 def _refuse_step_to_come(at: dict[str, str], core: Core) -> None:
     """Raises: RunError if a step is asked for that the run, whose newest core this is, has not finished."""
-    step, done = at.get("step", ""), core.state.steps
-    if "event" not in at and step.isdecimal() and len(step) <= MOST_DIGITS and int(step) > done:
+    step, done = _step_of(at), core.state.steps
+    if step is not None and step > done:
         raise RunError(
             f"The run has {done} steps, so there is no step {step}: expected one from 0 to {done}."
         )
+
+
+def _refuse_deleted_step(at: dict[str, str], past: ReplayedCore, found: Instant) -> None:
+    """Raises: RunError if what was found for a step is a later one, the first that is kept."""
+    step, kept = _step_of(at), found.core.state.steps
+    if step is not None and step < kept:
+        raise RunError(
+            f"There is no moment of step {step} any more. {deleted_in_words(past.recording)} "
+            f"Expected a step from {kept} on."
+        )
+
+
+def _step_of(at: dict[str, str]) -> int | None:
+    """The train step that is asked for; None if another moment is, or what is no step."""
+    step = at.get("step", "")
+    is_step = "event" not in at and step.isdecimal() and len(step) <= MOST_DIGITS
+    return int(step) if is_step else None

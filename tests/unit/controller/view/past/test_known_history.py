@@ -8,7 +8,7 @@ from controller.view.past import known_history
 from controller.view.past.kept_past import NAME
 from controller.view.shown_run import ShownRun
 from protocol.errors import RunError
-from tests.support.shown_run import recorded
+from tests.support.shown_run import recorded, shorten
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,26 @@ def test_a_step_that_is_to_come_is_refused_once_the_journal_is_read(runs):
     with pytest.raises(RunError, match="there is no step 999"):
         ShownRun(runs[1]).moment({"step": "999"})
     assert ShownRun(runs[1]).now({"step": "4"})["steps"] == 4
+
+
+@pytest.mark.parametrize("is_passed", [False, True], ids=["unread", "of a pass that knows its event"])
+def test_a_step_whose_events_are_deleted_is_refused_with_the_first_that_is_kept(tmp_path, is_passed):
+    run = recorded(tmp_path / "run", snapshot_every=60)
+    shown = ShownRun(run)
+    first = shown._look().recording.snapshot_numbers[-1]
+    if is_passed:
+        shown.timeline(None, None, "")
+        shown.join()
+    shorten(run, first)
+    kept = shown.now({"event": str(first)})["steps"]
+    assert 1 < kept < 4
+    words = rf"no moment of step {kept - 1} any more\. The first {first} events .* a step from {kept} on"
+    with pytest.raises(RunError, match=words):
+        shown.moment({"step": str(kept - 1)})
+    with pytest.raises(RunError, match="no moment of step 0 any more"):
+        shown.moment({"step": "0"})
+    assert shown.now({"step": str(kept)})["steps"] == kept
+    assert shown.now({"step": "4"})["steps"] == 4
 
 
 @pytest.mark.parametrize("step", ["-3", "1" + 15 * "0", "two"])
