@@ -34,6 +34,7 @@ class LocalEngine:
         self._settings, self._directory, self._adapter = settings, model_directory, adapter
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._waiting: dict[Key, tuple[LocalAnswer, asyncio.Future[LocalAnswer]]] = {}
+        self._given_up: list[Key] = []
         self._has_work = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._count = 0
@@ -72,7 +73,10 @@ class LocalEngine:
         return engine
 
     async def generate(self, tokens: Sequence[int], most: int, *, seed: int) -> LocalAnswer:
-        """What follows these tokens, at most so many. Raises: ValueError if the engine cannot take them."""
+        """What follows these tokens, at most so many; once it is cancelled, the engine forgets them.
+
+        Raises: ValueError if the engine cannot take them.
+        """
         self._count += 1
         key = (self._count, 0, 1)
         future: asyncio.Future[LocalAnswer] = asyncio.get_running_loop().create_future()
@@ -85,6 +89,10 @@ class LocalEngine:
             )
             self._has_work.set()
             return await future
+        except asyncio.CancelledError:  # the row has failed: its places are for others
+            self._given_up.append(key)
+            self._has_work.set()
+            raise
         finally:
             del self._waiting[key]
 
@@ -93,7 +101,8 @@ class LocalEngine:
         while True:
             await self._has_work.wait()
             self._has_work.clear()  # whatever is added from here on sets it again
-            found, is_busy = await loop.run_in_executor(self._thread, without_stop, self._advance)
+            given_up, self._given_up = self._given_up, []
+            found, is_busy = await loop.run_in_executor(self._thread, without_stop, self._advance, given_up)
             for sampled in found:
                 if sampled.key not in self._waiting:
                     continue
@@ -105,7 +114,9 @@ class LocalEngine:
             if is_busy:
                 self._has_work.set()
 
-    def _advance(self) -> tuple[list[Sampled], bool]:
-        """One step, and whether there is more to do. In the engine's thread."""
+    def _advance(self, given_up: Sequence[Key]) -> tuple[list[Sampled], bool]:
+        """One step without those, and whether there is more to do. In the engine's thread."""
+        if given_up:
+            self._engine.abort(given_up)
         sampled = self._engine.step()
         return sampled, self._engine.is_busy()

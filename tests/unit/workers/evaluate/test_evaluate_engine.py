@@ -33,6 +33,11 @@ class CountingEngine:
         self.generations.append(generation)
         self.open[generation.key] = [generation, 0]
 
+    def abort(self, keys):
+        self.threads.add(threading.get_ident())
+        for key in keys:
+            self.open.pop(key, None)
+
     def step(self):
         self.threads.add(threading.get_ident())
         self.most_at_once = max(self.most_at_once, len(self.open))
@@ -105,3 +110,19 @@ def test_an_iterator_of_the_engine_that_ends_is_an_error_and_no_silence(made):
     assert isinstance(refused, RuntimeError)
     assert str(refused).startswith("StopIteration was raised in a thread")
     assert other.tokens == [101]
+
+
+def test_what_is_cancelled_is_no_longer_generated(made):
+    async def give_up():
+        async with LocalEngine(settings(), "dir") as engine:
+            endless = asyncio.ensure_future(engine.generate([10**9], 10**9, seed=0))
+            await engine.generate([1], 3, seed=1)
+            assert len(made.open) == 1
+            endless.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await endless
+            assert (await engine.generate([2], 3, seed=2)).tokens == [101, 102]
+            return dict(made.open)
+
+    assert asyncio.run(give_up()) == {}
+    assert len(made.threads) == 1
