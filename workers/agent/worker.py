@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from workers.agent.door.door import Door
 
 logger = logging.getLogger(__name__)
-
 MAX_SUSPECTS = 1000
 
 
@@ -96,11 +95,14 @@ class AgentHost:
         self._door: Door | None = None
         self._suspects: deque[tuple[int, int]] = deque(maxlen=MAX_SUSPECTS)
         self._is_draining = False
+        self._not_awaited: set[asyncio.Task[None]] = set()  # that a drain cancels
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
 
     def drain(self) -> None:
         """Return from `run` at once: episodes in hand are begun again elsewhere, their turns known."""
         self._is_draining = True
+        for task in self._not_awaited:
+            task.cancel()
         self._wake()
 
     async def run(self, link: Link) -> None:
@@ -116,10 +118,12 @@ class AgentHost:
             fields = run_fields(self._settings)
             pool = AgentPool(agent, self, self._settings.import_paths, request_kwargs=fields)
             self._pool = await stack.enter_async_context(pool)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(pool.start(), name="agents")
+            async with asyncio.TaskGroup() as self._tasks:
+                self._create(pool.start(), "agents")
                 make = partial(make_renderer, self._model_directory, agent)
                 self._renderer = await asyncio.to_thread(make)
+            if self._is_draining:
+                return
             self._long_texts = LongTexts(make)
             stack.callback(self._long_texts.close)
             if pool.asks_at_door and self._door is None:
@@ -130,22 +134,26 @@ class AgentHost:
             await self._serve(link)
 
     async def _serve(self, link: Link) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
+        async with asyncio.TaskGroup() as self._tasks:
             while not self._is_draining:
                 while (item := link.receive_nowait()) is not None:
                     self._handle(*item)
                 await link.arrived.wait()
-            for in_hand in self._in_hand.values():
-                if in_hand.slow is not None:
-                    in_hand.slow.cancel()
+
+    def _create(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work, name=name)
+        self._not_awaited.add(task)
+        task.add_done_callback(self._not_awaited.discard)
+        if self._is_draining:
+            task.cancel()
+        return task
 
     def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
         order = cast("ToAgent", message)  # the link lets nothing else pass
         match order:
             case Begin():
                 if (begun := self._begin(order, *frames)) is not None:
-                    self._tasks.create_task(self._place(begun), name="begin an episode")
+                    self._create(self._place(begun), "begin an episode")
             case Turn():
                 self._answer(order, frames)
             case EndEpisodes():
@@ -258,8 +266,7 @@ class AgentHost:
             limit = error.limit if isinstance(error, BudgetExceeded) else ""
             child.refuse(number, question, limit, str(error))
 
-        request = _Request(question, asked, began, refuse)
-        in_hand.in_order(partial(self._ask, in_hand, request))
+        in_hand.in_order(partial(self._ask, in_hand, _Request(question, asked, began, refuse)))
 
     def on_chat(self, number: int, question: DoorQuestion) -> None:
         """A client of the episode asks its policy. Raises: DoorRefusal, if it is known at once."""
@@ -284,8 +291,7 @@ class AgentHost:
         except SlowRequest as slow:
             if self._is_draining:
                 return
-            asking = self._ask_slowly(in_hand, request, slow)
-            in_hand.slow = self._tasks.create_task(asking, name="encode a long text")
+            in_hand.slow = self._create(self._ask_slowly(in_hand, request, slow), "encode a long text")
         except (BudgetExceeded, ValueError) as error:
             request.refuse(error)
         else:
