@@ -98,21 +98,34 @@ async def test_a_model_of_the_same_factory_and_seed_is_made_once(folder):
     assert len(supervisor.made) == 1
 
 
-async def test_files_are_read_again_when_there_were_no_descriptors(folder, monkeypatch):
+def no_descriptors(directory):
+    raise OSError(24, "Too many open files")
+
+
+def no_thread(thread):
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    ("what", "spent"),
+    [
+        ("controller.host.initial_model.read_model_files", no_descriptors),
+        ("threading.Thread.start", no_thread),
+    ],
+    ids=["no descriptors", "no threads"],
+)
+async def test_files_are_read_again_when_there_were(folder, monkeypatch, what, spent):
     server, model = model_of(folder, [])
     await model.make(Supervisor())
     model.send_to_waiting()
     later, news = [], asyncio.Event()
-
-    def spent(directory):
-        raise OSError(24, "Too many open files")
-
     with monkeypatch.context() as patched:
-        patched.setattr("controller.host.initial_model.read_model_files", spent)
+        patched.setattr(what, spent)
         loop = asyncio.get_running_loop()
         patched.setattr(loop, "call_later", lambda *call: (later.append(call), news.set()), raising=False)
         model.send_files("peer")
-        await news.wait()
+        async with asyncio.timeout(LIMIT_S):
+            await news.wait()
         model.send_files("another")  # waits with it
     ((delay_s, again),) = later
     assert (delay_s, server.sent) == (RETRY_S, [])
