@@ -107,10 +107,10 @@ class Fetch:
         return min(self._heard_s + PATIENCE_S, self._paced_s + PACE_S)
 
     def chunk(self, index: int) -> memoryview | None:
-        """A chunk that is here already, to be handed on; None if it is not."""
+        """A chunk that is here already, to be handed on; None if it is not, or beyond the end."""
         if self._segment is None or index in self._todo or index in self._asked:
             return None
-        return self._segment.chunk(index)
+        return self._segment.chunk(index) or None
 
     def hear(self) -> list[int]:
         """Take what the source has sent; the chunks that are here now."""

@@ -1,12 +1,20 @@
 """What readers wait for is bounded, by reader: nobody's greed costs memory, or another its turn."""
 
+from contextlib import closing
+
 import pytest
+import zmq
 
-from workers.weights.channel import CHUNK, HEADER, Orders, Word
+from workers.weights import manifest
+from workers.weights.channel import CHUNK, DELTA, HEADER, Orders, Word, serving_socket
+from workers.weights.deltas import HOPELESS, Pair
 from workers.weights.exchange import MOST_IN_ALL, MOST_WINDOWS, WeightsExchange
+from workers.weights.fetch import Fetch
 from workers.weights.manifest import CHUNK_BYTES
+from workers.weights.store import VersionStore
+from workers.weights.version_file import VersionFile
 
-WINDOW = 3
+WINDOW, LIMIT_MS = 3, 300_000
 MOST = MOST_WINDOWS * (WINDOW + 1)
 
 
@@ -57,3 +65,31 @@ def test_readers_that_ask_and_go_cost_no_more_than_some_windows_in_all(exchange)
     for word in [*exchange._waiting]:
         exchange._answer_waiting(word)
     assert (exchange._awaited, exchange._awaited_in_all) == ({}, 0)
+
+
+def publish(store, policy_version):
+    """A version of one chunk."""
+    segment = store.begin(manifest.lay_out(policy_version, {"w": ("F32", (CHUNK_BYTES // 4,))}))
+    store.written(segment)
+    return store.seal(segment)
+
+
+@pytest.mark.parametrize("beyond", [1, 2**64 - 1])
+def test_asking_beyond_the_end_of_what_comes_in_ends_no_deltas_of_others(exchange, tmp_path, beyond):
+    """An empty chunk would count as one that no delta is worth."""
+    publish(exchange._store, 0)
+    exchange._is_telling_deltas = True
+    serving = serving_socket(exchange._context, "tcp://127.0.0.1:*", window=WINDOW, key=None)
+    with closing(VersionStore(tmp_path / "theirs")) as theirs, serving as source:
+        published = publish(theirs, 1)
+        endpoint = source.getsockopt_string(zmq.LAST_ENDPOINT)
+        exchange._fetch = Fetch(
+            exchange._store, 1, published.digest, [endpoint], context=exchange._context, window=WINDOW
+        )
+        reader, word = source.recv_multipart()
+        source.send_multipart([reader, word, bytes(VersionFile.open(theirs.path(1)).header)])
+        assert exchange._fetch.connection.socket.poll(LIMIT_MS)
+        exchange._fetch.hear()
+        for _ in range(HOPELESS):
+            exchange._answer(b"reader", Word(DELTA, 1, beyond, 0))
+        assert exchange._deltas.is_worth_trying(Pair(1, 0))
