@@ -18,7 +18,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from threading import Event as Signal
@@ -159,26 +159,29 @@ class Store:
         self.journal_bytes = 0
         """Written as events since the file was opened."""
         self._last = 0
-        try:
-            if self._path != ":memory:":  # SQLite gives what it makes beside the file the same mode
-                os.close(for_owner_only(self._path, os.O_RDWR | os.O_CREAT))
-            self._db = sqlite3.connect(self._path, isolation_level=None)
-            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-                check_schema(self._db, self._path)
-            synchronous = "FULL" if durability == "power" else "NORMAL"
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(f"PRAGMA synchronous = {synchronous}")
-            self._db.execute("PRAGMA secure_delete = OFF")  # Debian has it on: zeros for what is dropped
-            self._folder: LogFolder | None = None
-            if self._path != ":memory:" and may_fold_beside():
-                self._db.execute(f"PRAGMA wal_autocheckpoint = {LONGEST_LOG_PAGES}")
-                self._folder = LogFolder(self._path, synchronous)
-            self._db.executescript(SCHEMA)
-        except (*FAILURES, OSError) as error:
-            raise broken(self._path, error) from error
-        with self._in_words():
-            self._payload = Payload(self._db, self._path, cache_bytes=cache_bytes)
-            self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+        with ExitStack() as on_failure:
+            try:
+                if self._path != ":memory:":  # SQLite gives what it makes beside the file the same mode
+                    os.close(for_owner_only(self._path, os.O_RDWR | os.O_CREAT))
+                self._db = sqlite3.connect(self._path, isolation_level=None)
+                on_failure.callback(self._db.close)
+                if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                    check_schema(self._db, self._path)
+                synchronous = "FULL" if durability == "power" else "NORMAL"
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute(f"PRAGMA synchronous = {synchronous}")
+                self._db.execute("PRAGMA secure_delete = OFF")  # Debian has it on: zeros for what is dropped
+                self._folder: LogFolder | None = None
+                if self._path != ":memory:" and may_fold_beside():
+                    self._db.execute(f"PRAGMA wal_autocheckpoint = {LONGEST_LOG_PAGES}")
+                    self._folder = LogFolder(self._path, synchronous)
+                self._db.executescript(SCHEMA)
+            except (*FAILURES, OSError) as error:
+                raise broken(self._path, error) from error
+            with self._in_words():
+                self._payload = Payload(self._db, self._path, cache_bytes=cache_bytes)
+                self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+            on_failure.pop_all()
 
     @property
     def path(self) -> str:

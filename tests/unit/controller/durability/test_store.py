@@ -1,5 +1,7 @@
 """Payload and history are kept together, found again, and bounded in memory."""
 
+import os
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +214,25 @@ def test_a_file_that_is_no_database_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "run.db").write_bytes(b"x" * 4096)
     with pytest.raises(RunError, match="not a database"):
         Store(tmp_path / "run.db")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.write_bytes(b"x" * 4096),
+        lambda path: sqlite3.connect(path).executescript("CREATE TABLE bookmarks (url)").connection.close(),
+    ],
+    ids=["no database", "of another program"],
+)
+def test_a_file_that_is_refused_is_open_no_more(tmp_path, make):
+    path = tmp_path / "run.db"
+    make(path)
+    with pytest.raises(RunError) as raised:
+        Store(path)
+    assert raised.value.__traceback__ is not None  # which holds what the constructor had
+    with os.scandir("/proc/self/fd") as opened:
+        targets = [os.readlink(one) for one in opened if os.path.islink(one)]
+    assert not [target for target in targets if target.startswith(str(path))]
 
 
 def test_what_is_dropped_is_not_written_once_more(tmp_path):
