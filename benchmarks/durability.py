@@ -54,7 +54,7 @@ def seconds(
         with store.transaction():
             if digests:
                 store.put_fingerprints(first, digests)
-            numbers = [store.append_event(now, event) for now, event in batch]
+            numbers = [store.append_events(now, [(event, False)]) for now, event in batch]
         digests, first = b"".join(fingerprint(core.step(*one)) for one in batch), numbers[0]
     taken = time.perf_counter() - began, time.process_time() - cpu
     store.close()

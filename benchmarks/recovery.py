@@ -63,7 +63,7 @@ class Journaled(Simulation):
 
     def _recorded(self, now: float, event: Event):
         size = self.store.journal_bytes
-        number = self.store.append_event(now, event)
+        number = self.store.append_events(now, [(event, False)])
         wanted = self._step(now, event)
         self.store.put_fingerprints(number, fingerprint(wanted))
         for command in wanted:

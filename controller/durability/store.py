@@ -226,12 +226,11 @@ class Store:
         if self._folder is not None:
             self._folder.committed()
 
-    def append_event(self, now: float, event: Event) -> int:
-        """Write one event of the history, `now` in seconds since the run began; returns its number."""
-        return self.append_events(now, [(event, False)])
-
     def append_events(self, now: float, events: Sequence[tuple[Event, bool]]) -> int:
-        """Write some events, each with whether it is joined to the next one; returns the first's number."""
+        """Write some events of the history, `now` in seconds since the run began; returns the first's number.
+
+        Each comes with whether it is joined to the next one.
+        """
         first, records = self._last + 1, list[tuple[int, float, bytes, int, int]]()
         for number, (event, is_joined) in enumerate(events, first):
             data = encode_event(event)

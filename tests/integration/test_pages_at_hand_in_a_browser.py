@@ -104,7 +104,7 @@ def test_an_order_is_answered_where_it_was_given_and_those_so_far_follow_the_run
         store = Store(run / "run.db")
         with store.transaction():
             for order in orders:
-                store.append_event(99.0, Received(PeerId("a" * 32), order))
+                store.append_events(99.0, [(Received(PeerId("a" * 32), order), False)])
         store.close()
 
     with viewed(run) as (base, token):

@@ -39,7 +39,7 @@ def recorded(path, *, steps=STEPS, **staleness):
     def journaled(now, event):
         commands = step(now, event)
         with store.transaction():
-            store.put_fingerprints(store.append_event(now, event), fingerprint(commands))
+            store.put_fingerprints(store.append_events(now, [(event, False)]), fingerprint(commands))
         return commands
 
     simulation.core.step = journaled

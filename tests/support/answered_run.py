@@ -86,7 +86,7 @@ class AnsweredRun:
             with self.store.transaction():
                 if last is not None:
                     self.store.put_fingerprints(*last)
-                number = self.store.append_event(self.now, event)
+                number = self.store.append_events(self.now, [(event, False)])
             wanted = self.core.step(self.now, event)
             last = (number, fingerprint(wanted))
             for command in wanted:

@@ -45,7 +45,7 @@ def record(
     def journaled(now, event):
         commands = step(now, event)
         with store.transaction():
-            number = store.append_event(now, event)
+            number = store.append_events(now, [(event, False)])
             store.put_fingerprints(number, fingerprint(commands))
             if snapshot_every and number % snapshot_every == 0:
                 del vars(simulation.core)["step"]  # the journal is no part of the core

@@ -31,7 +31,7 @@ def write(store: Store, commits: int) -> None:
     text = "x" * (2 * FOLD_BYTES // LOOK_COMMITS)
     for _ in range(commits):
         with store.transaction():
-            store.append_event(1.0, StopRequested(text))
+            store.append_events(1.0, [(StopRequested(text), False)])
 
 
 def in_file(path, copy) -> int:

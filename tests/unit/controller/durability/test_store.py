@@ -172,7 +172,7 @@ def test_history_and_payload_survive_the_process(tmp_path: Path) -> None:
     store = filled(tmp_path / "run.db")
     with store.transaction():
         for second, event in enumerate(history):
-            store.append_event(second / 2, event)
+            store.append_events(second / 2, [(event, False)])
         store.put_fact("config", "{}")
     store.close()
     store = Store(tmp_path / "run.db", durability="power")
@@ -186,7 +186,7 @@ def test_a_transaction_that_fails_leaves_nothing() -> None:
 
     def fail() -> None:
         with store.transaction():
-            store.append_event(1.0, Tick())
+            store.append_events(1.0, [(Tick(), False)])
             store.put_row(2, b"{}")
             store.put_frames(*generated(Delta(0, 0, 1, 2, 2, 6, ""), first_token=90))
             raise ZeroDivisionError
@@ -204,7 +204,7 @@ def test_a_transaction_that_fails_leaves_nothing() -> None:
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "run.db")
     with store.transaction():
-        store.append_event(0.0, Started())
+        store.append_events(0.0, [(Started(), False)])
         store._db.execute("INSERT INTO events (now, event) VALUES (1.0, x'93')")
     with pytest.raises(RunError, match=r"Event 2 of .*run.db cannot be replayed"):
         list(store.events())

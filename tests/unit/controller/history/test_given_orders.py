@@ -26,7 +26,7 @@ def run(tmp_path):
             DrainWorker("rollout-1"),
             Control("set", "samples.groups=8", "ben@there", ""),
         ):
-            store.append_event(99.0, Received(ANNA, message))
+            store.append_events(99.0, [(Received(ANNA, message), False)])
     store.close()
     return path, last
 

@@ -23,7 +23,7 @@ def written(folder: Path, history: list[Event]) -> Path:
         for fact in NEEDED_FACTS:
             store.put_fact(fact, "{}")
         for second, event in enumerate([Started(), *history]):
-            store.append_event(float(second), event)
+            store.append_events(float(second), [(event, False)])
     store.close()
     return folder
 

@@ -157,7 +157,7 @@ def mined_journal(path: Path) -> int:
         with run.store.transaction():
             run.stepper.write_rest()
             run.stepper._keep(event, frames, set())
-            run.store.append_event(run.now, event)
+            run.store.append_events(run.now, [(event, False)])
     run.store.close()
     return seen[0]
 

@@ -22,7 +22,7 @@ def journal(tmp_path):
     ]  # fmt: skip
     with store.transaction():
         for i, delta in enumerate(said):
-            store.append_event(float(i), Received("a" * 32, Generated.of((delta,))))
+            store.append_events(float(i), [(Received("a" * 32, Generated.of((delta,))), False)])
     store.close()
     return tmp_path
 

@@ -304,7 +304,9 @@ def test_orders_so_far_are_those_of_the_journal(tmp_path):
     store = Store(run / "run.db")
     with store.transaction():
         for action in ("pause", "unpause"):
-            store.append_event(9.0, Received(PeerId("a" * 32), Control(action, "", "anna@here", "lunch")))
+            store.append_events(
+                9.0, [(Received(PeerId("a" * 32), Control(action, "", "anna@here", "lunch")), False)]
+            )
     store.close()
     _, found = Browser(run).json(f"{RUN}/orders")
     assert [(one["action"], one["who"], one["why"]) for one in found["orders"]] == [
@@ -318,8 +320,10 @@ def test_what_an_order_was_answered_is_told_with_its_event(tmp_path):
     cut(run, 60)
     store = Store(run / "run.db")
     with store.transaction():
-        store.append_event(99.0, Received(PeerId("a" * 32), Control("pause", "", "anna@here", "lunch")))
-        store.append_event(99.0, Received(PeerId("a" * 32), DrainWorker("nobody")))
+        store.append_events(
+            99.0, [(Received(PeerId("a" * 32), Control("pause", "", "anna@here", "lunch")), False)]
+        )
+        store.append_events(99.0, [(Received(PeerId("a" * 32), DrainWorker("nobody")), False)])
     store.close()
     browser = Browser(run)
     last = browser.json(f"{RUN}/moment")[1]["last"]
