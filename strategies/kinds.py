@@ -69,7 +69,7 @@ PROMISES = {
     ),
     "admission": Promise(
         ("view", "batches"),
-        "how many groups may start now, a number",
+        "how many groups may start now, a number (a fraction counts as the next whole one)",
         "strategies/admission.py",
         own.amount,
     ),

@@ -126,9 +126,10 @@ def moved_ids(answer: Foreign, arguments: Arguments) -> list[int]:
 
 
 def amount(answer: Foreign, arguments: Arguments) -> int | float:
-    """A number of groups; 0 and less start none."""
+    """A number of groups, a fraction as the next whole one; 0 and less start none."""
     del arguments
-    return _number(answer)
+    found = _number(answer)
+    return found if math.isinf(found) else math.ceil(found)
 
 
 def cap_and_mu(answer: Foreign, arguments: Arguments) -> tuple[float, float]:

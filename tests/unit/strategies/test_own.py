@@ -70,8 +70,12 @@ def answering(own: Callable[..., str], field: str, answer: str) -> Any:
         ("synchronization", "(i.id for i in instances)", [3, 8]),
         ("synchronization", "np.array([3])", [3]),
         ("migration", "[r.id for r in running[3]]", [0, 1]),
-        ("admission", "np.float32(2)", 2.0),
+        ("admission", "np.float32(2)", 2),
         ("admission", "float('inf')", float("inf")),
+        ("admission", "-float('inf')", -float("inf")),
+        ("admission", "0.001", 1),
+        ("admission", "3 / 2", 2),
+        ("admission", "-1 / 2", 0),
         ("filter", "np.max(rewards) > 0", True),
         ("filter", "rewards[0]", False),
         ("turn_advantages", "[np.array(turns) for turns in view.rewards]", ((1.0,), (0.0, 0.5))),
@@ -277,7 +281,9 @@ def test_chance_is_to_come_from_an_argument_that_the_kind_has(own):
     code = "import random\ndef decide(view):\n    places = list(range(len(view.prompts)))\n"
     said = try_strategy("sampler", own(code + "    random.shuffle(places)\n    return places\n"))
     assert any("`random.Random(view.seed)`" in text for _, text in said)
-    said = try_strategy("admission", own("import random\ndef decide(view, batches): return random.random()"))
+    said = try_strategy(
+        "admission", own("import random\ndef decide(view, batches): return random.randrange(999)")
+    )
     assert any("`random.Random(view.started)`" in text for _, text in said)
 
 
