@@ -1,7 +1,7 @@
 """Response lengths out of the journal of a finished run.
 
-Invariant: a response counts when it ended by itself, with all tokens that its attempts reported in order;
-what was thrown away with its group counts too, since the engine had to make it.
+Invariant: a response counts when it ended by itself, with all tokens that its attempts reported in order, and
+each turn of an agent as one; what was thrown away with its group counts too, since the engine had to make it.
 """
 
 from pathlib import Path
@@ -26,23 +26,32 @@ def read_lengths(path: str) -> list[int]:
         )
     store = Store(file)
     lengths: list[int] = []
+    counted: dict[tuple[int, int], int] = {}  # tokens of turns before
     tokens: dict[tuple[int, int], dict[int, int]] = {}  # (group, member) -> attempt -> tokens
     try:
         for _, event in store.events():
             if isinstance(event, Received) and isinstance(event.message, Generated):
                 for delta in event.message.deltas:
-                    _take(delta, tokens, lengths)
+                    _take(delta, tokens, counted, lengths)
     finally:
         store.close()
     return lengths
 
 
-def _take(delta: Delta, tokens: dict[tuple[int, int], dict[int, int]], lengths: list[int]) -> None:
-    attempts = tokens.setdefault((delta.group, delta.member), {})
+def _take(
+    delta: Delta,
+    tokens: dict[tuple[int, int], dict[int, int]],
+    counted: dict[tuple[int, int], int],
+    lengths: list[int],
+) -> None:
+    place = delta.group, delta.member
+    attempts = tokens.setdefault(place, {})
     if attempts and delta.attempt < max(attempts):
         return  # late words of an attempt that was given up
     if attempts.get(delta.attempt, 0) != delta.start:
         return  # said twice
     attempts[delta.attempt] = delta.start + delta.count
     if delta.ending in ("stop", "length"):
-        lengths.append(sum(attempts.values()))
+        total = sum(attempts.values())
+        lengths.append(total - counted.get(place, 0))
+        counted[place] = total

@@ -19,6 +19,8 @@ def journal(tmp_path):
         Delta(1, 1, 1, 0, 4, 0, "interrupt"), Delta(1, 1, 2, 0, 6, 1, "length"),  # 10
         Delta(1, 1, 1, 4, 9, 0, "stop"),  # late
         Delta(2, 0, 1, 0, 3, 1, ""),  # never ends
+        Delta(3, 0, 1, 0, 8, 0, "stop"), Delta(3, 0, 2, 0, 2, 0, "interrupt"),
+        Delta(3, 0, 3, 0, 9, 1, "stop"), Delta(3, 0, 3, 0, 9, 1, "stop"),  # two turns of an agent, 8 and 11
     ]  # fmt: skip
     with store.transaction():
         for i, delta in enumerate(said):
@@ -27,9 +29,9 @@ def journal(tmp_path):
     return tmp_path
 
 
-def test_finished_responses_are_counted_over_their_attempts(journal):
-    assert read_lengths(str(journal)) == [12, 10]
-    assert read_lengths(str(journal / "run.db")) == [12, 10]
+def test_finished_responses_and_turns_are_counted_over_their_attempts(journal):
+    assert read_lengths(str(journal)) == [12, 10, 8, 11]
+    assert read_lengths(str(journal / "run.db")) == [12, 10, 8, 11]
 
 
 def test_a_simulation_can_draw_from_a_trace(journal):
@@ -40,7 +42,7 @@ def test_a_simulation_can_draw_from_a_trace(journal):
     )  # fmt: skip
     figures = window(Simulation(config, seed=1).run().starts, max_staleness=2, skip=0)
     assert figures is not None
-    assert 10 < figures.mean_tokens < 12
+    assert 8 < figures.mean_tokens < 12
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path):
