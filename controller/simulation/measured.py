@@ -59,6 +59,7 @@ class Measured:
     text_workers: int = 0  # reward workers, likewise
     trained_tokens: int = 0  # prompts and responses of the steps in `train_s`
     at_once: int = 1  # groups that one reward worker scores at a time
+    has_agent: bool = False
     _roles: dict[PeerId, str] = field(default_factory=dict)
     _ready: dict[PeerId, str] = field(default_factory=dict)  # role by peer
     _deleted: str = ""  # that there was more, in words
@@ -69,6 +70,7 @@ class Measured:
 
     def begin(self, recording: Recording, core: Core) -> None:
         """Begin with what the core knows of its workers where the history does."""
+        self.has_agent = core.state.config.agent.is_on
         self._deleted = f" {deleted_in_words(recording)}" if recording.pruned else ""
         for worker in core.state.registry.workers.values():
             self._roles[worker.peer] = worker.role
@@ -141,8 +143,16 @@ class Measured:
     def cluster(self, path: str) -> list[str]:
         """Overrides of `simulation` that make workers like those of the run in this file.
 
-        Raises: RunError if it was too short to tell.
+        Raises: RunError if it was too short to tell, or is of an agent.
         """
+        if self.has_agent:
+            raise RunError(
+                f"{path} cannot be simulated on: it is the run of an agent, and turns and the time of "
+                "environments are not read from a journal. Simulate its configuration instead, `launch.py "
+                "simulate CONFIG.yaml`: `simulation.environment` describes the episodes, "
+                f"simulation.workload.kind=trace simulation.workload.trace={path} takes the lengths of their "
+                "turns from the run, and `launch.py profile RUN` prints how fast its engines are."
+            )
         if not (self.lengths and self.train_s and self.prompt_tokens and self.kv_tokens):
             raise RunError(
                 f"{path} cannot be simulated on: it has {len(self.lengths)} complete responses, "

@@ -50,6 +50,19 @@ def test_its_own_settings_are_predicted_as_they_were_and_a_change_beside_them(ru
     assert found.at_s is None, "groups under way have no place under another bound"
 
 
+def test_a_run_of_an_agent_is_refused_with_what_can_be_taken_from_it(tmp_path, capsys):
+    agent = {"agent": {"function": "by_hand", "concurrency": 32}, "run": {"steps": 2}}
+    record(tmp_path / "run", Config.model_validate(CONFIG.model_dump(exclude={"run"}) | agent))
+    assert main(["simulate", "--from", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert "it is the run of an agent, and turns and the time of environments are not read" in said
+    trace = f"simulation.workload.trace={tmp_path / 'run' / 'run.db'}"
+    assert trace in said
+    (tmp_path / "agent.yaml").write_text("agent: {function: by_hand}\nrun: {steps: 3}\n")
+    words = ["simulate", str(tmp_path / "agent.yaml"), "simulation.workload.kind=trace", trace]
+    assert main(words) == 0, "what the refusal names can be done"
+
+
 @pytest.mark.usefixtures("short")
 def test_another_strategy_goes_on_from_the_moment(run):
     with Recording(run) as recording:
