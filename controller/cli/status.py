@@ -22,7 +22,7 @@ from controller.cli.command_line import Run
 from controller.cli.console import verdict_lines
 from controller.cli.say import say
 from controller.durability.holder import controller_of
-from controller.history.alarms import Alarm, alarms
+from controller.history.alarms import KEYS, Alarm, alarms
 from controller.view.written import LINES, Written
 from protocol.errors import RunError
 from protocol.plain_text import plain
@@ -42,7 +42,7 @@ def status(
     ] = False,
 ) -> None:
     """Tell where a run stands and what it waits for; it may go on, hang, or have died."""
-    looks, written = _looks(Path(run), is_endless=watch), Written(Path(run))
+    looks, written = _looks(Path(run), is_endless=watch), _written(Path(run))
     if as_json:
         for _ in looks:
             print(json.dumps(for_programs(Path(run), written, now=time.time())), flush=True)
@@ -54,6 +54,11 @@ def status(
     else:
         for line in in_words(Path(run), written, now=time.time()):
             say(line)
+
+
+def _written(run: Path) -> Written:
+    """Its lines, with no more of each than alarms look at: those of a run of weeks are hundreds of MB."""
+    return Written(run, only=KEYS)
 
 
 def _looks(run: Path, *, is_endless: bool) -> Iterator[None]:
@@ -73,7 +78,7 @@ def for_programs(run: Path, written: Written | None = None, *, now: float) -> di
     a file of it is damaged.
     """
     path, seen = _read(run)
-    wrong = _alarms_of(written or Written(run), bound=seen.get("staleness/max_allowed"))
+    wrong = _alarms_of(written or _written(run), bound=seen.get("staleness/max_allowed"))
     if path.name == "summary.json":
         return {"state": "over", "age_s": None, **seen, "alarms": wrong}
     age_s = max(0.0, now - path.stat().st_mtime)
@@ -103,7 +108,7 @@ def in_words(run: Path, written: Written | None = None, *, now: float) -> list[s
     `written`, Raises: as `for_programs`.
     """
     path, seen = _read(run)
-    written = written or Written(run)
+    written = written or _written(run)
     try:
         if path.name == "summary.json":
             return _of_the_end(run, written, seen)

@@ -25,6 +25,12 @@ MISMATCH_NOISE = 0.01  # nats; below it a rise says nothing
 MISMATCH_MOST = 0.5  # nats, whatever is usual; 0.3 from random weights at lr 0.01
 FRESH_MOST = 0.03  # nats, of tokens that the very weights sampled; of another precision: 0.0001
 ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "engine/fresh_tokens")
+KEYS = (
+    *ENGINE, "entropy", "grad_norm", "groups/equal_rewards", "mismatch_kl", "phase/scoring",
+    "response_length/cut", "response_length/mean", "reward/mean", "reward/std", "skipped_steps",
+    "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost",
+)  # fmt: skip
+"""All that a rule looks at in a line of metrics.jsonl."""
 CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
 EQUAL_SHARE = 0.9  # of groups; that of the quickstart is 0.7 at most: it solves most prompts at last
 SCORING_SHARE, LESS_SCORING = 0.25, 0.15  # of the time; that of the quickstart is 0.05 at most

@@ -5,7 +5,7 @@ them while others come; a curve that is thinned says so, keeps its least and its
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite, nan
 from typing import overload
 
@@ -22,18 +22,18 @@ Number = int | float
 class LineColumns:
     """A column of numbers for each key, which grows with each line."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: lines that are kept, the newest."""
-        self._most, self._count = most, 0
+    def __init__(self, most: int, *, only: Collection[str] | None = None) -> None:
+        """`most`: lines that are kept, the newest. `only`: keys that are kept; None: all."""
+        self._most, self._only, self._count = most, only, 0
         self._columns: dict[str, array[float]] = {}
         self.lines = MetricLines({}, 0, 0)
         """All that are kept."""
 
     def add(self, lines: Iterable[Mapping[str, object]]) -> None:
         """Take in what came behind those that are there."""
-        columns = self._columns
+        columns, only = self._columns, self._only
         for line in lines:
-            for key, value in line.items():
+            for key, value in line.items() if only is None else [(key, line.get(key)) for key in only]:
                 if (number := _finite(value)) is not None:
                     if (column := columns.get(key)) is None:
                         column = columns[key] = array("d")

@@ -6,12 +6,14 @@ no more is in memory at once than AT_ONCE_BYTES and what is kept of it.
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple, Protocol
+
+import msgspec
 
 from controller.history.alarms import alarms
 from controller.history.metric_lines import LineColumns, MetricLines
@@ -32,6 +34,10 @@ OF_ALARMS = ("name", "owner", "evidence", "remedy")
 SAID = {"steps": int, "steps_wanted": int, "published_version": int, "waiting_for": str, "reason": str}
 
 
+QUICKLY = msgspec.json.Decoder()
+PATIENTLY = json.JSONDecoder(parse_constant=lambda word: None)  # nan is nothing that could be drawn
+
+
 class Alarmed(NamedTuple):
     """What was wrong, and after which lines: a page asks again before there are others."""
 
@@ -44,9 +50,10 @@ class Alarmed(NamedTuple):
 class Written:
     """Lines of a run's files, of which new ones are read when somebody looks."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, *, only: Collection[str] | None = None) -> None:
+        """`only`: keys of metrics.jsonl that are kept; None: all."""
         self._files = {
-            METRICS: GrowingLines(run / METRICS, lambda: LineColumns(MOST_LINES)),
+            METRICS: GrowingLines(run / METRICS, lambda: LineColumns(MOST_LINES, only=only)),
             EVALUATIONS: GrowingLines(run / EVALUATIONS),
         }
         self.own = OwnWords(run)
@@ -238,20 +245,28 @@ def lines_of(path: Path) -> Lines:
 def _parsed(path: Path, whole: bytes, before: int) -> list[Json]:
     """Raises: RunError naming the first line that is damaged, of which so many lie before these."""
     found: list[Json] = []
-    for number, line in enumerate(whole.decode(errors="replace").splitlines(), before + 1):
+    for number, line in enumerate(whole.splitlines(), before + 1):
         try:
-            said = json.loads(line, parse_constant=lambda word: None)  # nan is nothing that could be drawn
+            said = _value(line)
         except (ValueError, RecursionError) as error:
             raise RunError(
                 f"Line {number} of {path} is no JSON ({error}). Look at the disk, or delete the line."
             ) from error
         if not isinstance(said, dict):
             raise RunError(
-                f"Line {number} of {path} is {line[:40]!r}; expected a JSON object. Look at the disk, "
-                "or delete the line."
+                f"Line {number} of {path} is {line[:40].decode(errors='replace')!r}; expected a JSON object. "
+                "Look at the disk, or delete the line."
             )
         found.append(said)
     return found
+
+
+def _value(line: bytes) -> Any:
+    """What a line says. Raises: ValueError, RecursionError."""
+    try:
+        return QUICKLY.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # such as nan, and what is no JSON
+        return PATIENTLY.decode(line.decode(errors="replace"))
 
 
 def said_in(run: Path) -> Json:

@@ -245,3 +245,8 @@ def test_who_watches_is_told_until_the_run_has_ended(tmp_path, capsys, monkeypat
         assert len(states) == 3
     else:
         assert "is done: all" in " ".join(shown.split())  # which the terminal wraps
+
+
+def test_of_a_line_no_more_is_held_than_what_alarms_look_at(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5, "reward/mean": 0.25}\n')
+    assert status_command._written(tmp_path).lines("metrics.jsonl") == [{"step": 1, "reward/mean": 0.25}]

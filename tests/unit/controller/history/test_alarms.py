@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.history.alarms import RULES, alarms, watched
+from controller.history.alarms import ENGINE, KEYS, RULES, alarms, watched
 
 QUICKSTART = json.loads((Path(__file__).parents[3] / "support" / "quickstart_metrics.json").read_text())
 """By seed, what the rules look at in metrics.jsonl of the 140 steps of examples/quickstart.yaml."""
@@ -187,3 +187,16 @@ def test_reward_that_rises_while_held_out_prompts_get_worse_is_suspect():
 def test_nothing_is_said_of_a_run_that_has_said_nothing():
     assert alarms([]) == []
     assert alarms([{}], [{}]) == []
+
+
+def test_rules_look_at_the_keys_that_are_named_and_at_no_other_ones():
+    asked = set()
+
+    class Line(dict):
+        def get(self, key, default=None):
+            asked.add(key)
+            return super().get(key, default)
+
+    for _, columns in [*FAILING, ("", dict.fromkeys(ENGINE, 1e9))]:
+        alarms([Line(line) for line in lines(**columns)], bound=2)
+    assert asked == set(KEYS)

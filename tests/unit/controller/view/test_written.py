@@ -1,6 +1,5 @@
 """What a run wrote beside its journal is shown as far as it makes sense, and not believed."""
 
-import json
 import os
 
 import pytest
@@ -58,6 +57,15 @@ def test_what_is_no_number_is_a_gap_in_a_curve(tmp_path):
     assert columns_of(lines_of(file)) == {"step": [1, 2], "loss": [None, 0.5]}
 
 
+def test_a_text_that_is_no_utf_8_damages_no_line(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(
+        b'{"step": 1, "by": "\xff"}\n{"step": 2, "by": "\xe2\x80\xa8", "a": 123456789012345678901234}\n'
+    )
+    assert [line["step"] for line in lines_of(file)] == [1, 2]
+    assert lines_of(file)[1]["a"] == 123456789012345678901234
+
+
 @pytest.mark.parametrize("bad", [b"[1, 2]\n", b"7\n", b"\xff\xfe\n", b"[" * 5_000 + b"\n", b'{"st\n'])
 def test_a_damaged_file_is_one_sentence_and_empty_for_whom_it_only_concerns_by_the_way(tmp_path, bad):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + bad)
@@ -75,8 +83,8 @@ def test_a_damaged_file_is_one_sentence_and_empty_for_whom_it_only_concerns_by_t
 
 def test_only_what_is_new_of_a_file_is_read_and_another_file_from_its_beginning(tmp_path, monkeypatch):
     file, parsed = tmp_path / "metrics.jsonl", []
-    loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda text, **more: parsed.append(text) or loads(text, **more))
+    value_of = written._value
+    monkeypatch.setattr(written, "_value", lambda text: parsed.append(text) or value_of(text))
     lines = GrowingLines(file)
     assert lines.read() == []
     file.write_text('{"step": 1}\n{"st')
@@ -87,7 +95,7 @@ def test_only_what_is_new_of_a_file_is_read_and_another_file_from_its_beginning(
         more.write('ep": 2}\n')
     assert lines.read() == [{"step": 1}, {"step": 2}]
     assert first == [{"step": 1}], "who holds a list keeps it"
-    assert parsed == ['{"step": 1}', '{"step": 2}']
+    assert parsed == [b'{"step": 1}', b'{"step": 2}']
     (tmp_path / "other").write_text('{"step": 1}\n{"step": 9}\n{"step": 10}\n')
     (tmp_path / "other").rename(file)
     assert [line["step"] for line in lines.read()] == [1, 9, 10]
