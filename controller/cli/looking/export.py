@@ -10,8 +10,8 @@ from controller.cli.say import say
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.view.exports.beside import run_id
-from controller.view.exports.jsonl_tail import Tail
-from controller.view.exports.trackers import by_step, make_tracker
+from controller.view.exports.jsonl_tail import StepLines
+from controller.view.exports.trackers import make_tracker
 from protocol.errors import ConfigError, RunError
 
 
@@ -26,18 +26,28 @@ def export(
     path = Path(run)
     if not path.is_dir():
         raise ConfigError(f"{run} is no run directory; expected one, such as runs/quickstart.")
-    lines = by_step(Tail(path / "metrics.jsonl").read()[0])
-    if not lines:
-        raise RunError(f"{path / 'metrics.jsonl'} has no steps, so there is nothing to send.")
-    config = _config(path).as_written().model_dump(mode="json")
-    for name in to:
-        tracker = make_tracker(name, path, config, run_id(path))
-        try:
-            tracker.begin(lines)
-            tracker.close()
-        except Exception as error:  # somebody else's code, and its words are for the user
-            raise RunError(f"{name} did not take the run: {type(error).__name__}: {error}") from error
-        say(f"{len(lines)} steps of {run} are with {name}.")
+    try:
+        found = StepLines(path / "metrics.jsonl")
+    except FileNotFoundError:
+        raise _no_steps(path) from None
+    with found as lines:
+        if not lines:
+            raise _no_steps(path)
+        config = _config(path).as_written().model_dump(mode="json")
+        for name in to:
+            tracker = make_tracker(name, path, config, run_id(path))
+            try:
+                tracker.begin(lines)
+                tracker.close()
+            except RunError:
+                raise
+            except Exception as error:  # somebody else's code, and its words are for the user
+                raise RunError(f"{name} did not take the run: {type(error).__name__}: {error}") from error
+            say(f"{len(lines)} steps of {run} are with {name}.")
+
+
+def _no_steps(run: Path) -> RunError:
+    return RunError(f"{run / 'metrics.jsonl'} has no steps, so there is nothing to send.")
 
 
 def _config(run: Path) -> Config:

@@ -11,7 +11,9 @@ from controller.cli.main import main
 from controller.config.models import Config
 from controller.view.exports import beside
 from controller.view.exports.beside import exports_beside, outgoing, run_id
+from controller.view.exports.jsonl_tail import StepLines
 from controller.view.exports.outgoing import Looker, Outgoing
+from protocol.errors import RunError
 from tests.support.shown_run import recorded
 
 LIMIT_S = 60
@@ -239,6 +241,53 @@ def test_a_finished_run_is_exported(tmp_path, capsys):
     assert (run / "tensorboard").is_dir()
     assert main(["export", str(run), "--to", "nothing"]) == 2
     assert main(["export", str(tmp_path / "none"), "--to", "tensorboard"]) == 2
+    (run / "metrics.jsonl").unlink()
+    capsys.readouterr()
+    assert main(["export", str(run), "--to", "tensorboard"]) == 1
+    assert "metrics.jsonl has no steps, so there is nothing to send" in capsys.readouterr().err
+
+
+HOLDING = """
+import gc
+from pathlib import Path
+
+class Tracker:
+    def begin(self, lines):
+        said = [f"{len(lines)}, the last is {lines[-1]['step']}, {[line['step'] for line in lines[:2]]}"]
+        for line in lines:
+            held = sum(type(one) is dict and "of a test" in one for one in gc.get_objects())
+            said.append(f"{line['step']} {line['of a test'][0]}, one of {held} that are held")
+        Path(__file__).with_name("said").write_text("\\n".join(said))
+
+    def close(self):
+        pass
+
+make = lambda run, config, run_id: Tracker()
+"""
+
+
+def test_of_a_finished_run_no_line_is_held_longer_than_until_it_was_given(tmp_path, capsys):
+    run = recorded(tmp_path / "run")
+    steps = [1, 2, 3, 2, 3, 4]  # it went on from step 1
+    lines = [json.dumps({"step": step, "of a test": [place]}) for place, step in enumerate(steps)]
+    (run / "metrics.jsonl").write_text(
+        "\n".join([*lines[:3], '{"step": 7', "[1]", *lines[3:], '{"step": 5}'])
+    )
+    (tmp_path / "holding.py").write_text(HOLDING)
+    assert main(["export", str(run), "--to", f"{tmp_path}/holding.py:make"]) == 0
+    first, *said = (tmp_path / "said").read_text().splitlines()
+    assert first == "4, the last is 4, [1, 2]"
+    kept = ((1, 0), (2, 3), (3, 4), (4, 5))
+    assert said == [f"{step} {place}, one of 1 that are held" for step, place in kept]
+
+
+def test_an_export_of_a_file_that_is_changed_meanwhile_says_so(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    with StepLines(path) as lines:
+        path.write_text('{"step":\n')
+        with pytest.raises(RunError, match=r"metrics\.jsonl was changed while it was read\. Run the same"):
+            list(lines)
 
 
 def test_news_of_the_end_that_nobody_takes_are_one_sentence(tmp_path, monkeypatch):
