@@ -60,6 +60,7 @@ class RewardWorker:
         except ValidationError as error:  # of a name that needs options
             raise ConfigError(f"The reward lacks options: {error}") from None
         self._is_draining = False
+        self._starting: list[asyncio.Task[None]] = []  # that a drain cancels
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
         self._vocabulary = vocabulary_of(Path(model_directory))
         self._stops: frozenset[int] = frozenset()  # of the engines, for supervised training
@@ -74,6 +75,8 @@ class RewardWorker:
     def drain(self) -> None:
         """Return from `run` at once: a score in hand is asked of another worker."""
         self._is_draining = True
+        for task in self._starting:
+            task.cancel()
         self._wake()
 
     async def run(self, link: Link) -> None:
@@ -93,11 +96,13 @@ class RewardWorker:
                 await stack.enter_async_context(mixture)
             async with asyncio.TaskGroup() as tasks:
                 for mixture in mixtures:
-                    tasks.create_task(mixture.start(), name="rewards")
+                    self._starting.append(tasks.create_task(mixture.start(), name="rewards"))
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
                 if is_supervised:
                     find = stop_tokens_of, self._model_directory, self._tokenizer
                     self._stops = await asyncio.to_thread(*find)
+            if self._is_draining:
+                return
             capacity = self._mixture.capacity(self._settings.rollout.group_size) if mixtures else 0
             link.send(Ready(0, capacity, 0))
             reward = self._settings.reward
