@@ -1,7 +1,7 @@
 """Import paths that users write: `package.module:name` or `path/to/file.py:name`; and what a process finds.
 
 Invariants: standard library only; every failure, the user's own import-time exception included, is a
-ConfigError in words; a file is run once per process however often it is named.
+ConfigError in words; a file is run once per process however often it is named, and by however many threads.
 """
 
 import difflib
@@ -13,12 +13,14 @@ import os.path
 import sys
 import traceback
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
 from protocol.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent  # where our packages lie
+LOADING: dict[str, RLock] = {}  # by the name of a file's module
 
 
 def load_object(spec: str) -> Any:  # whatever the user has named
@@ -94,8 +96,11 @@ def _load_file(spec: str, place: str) -> ModuleType:
         )
     path = path.resolve()
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    with LOADING.setdefault(name, RLock()):  # as Python's own: another thread waits until it has run
+        return sys.modules[name] if name in sys.modules else _run_file(name, path)
+
+
+def _run_file(name: str, path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     found = importlib.util.spec_from_file_location(name, path)

@@ -1,9 +1,14 @@
 """Import paths give the object, or words."""
 
+import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from types import ModuleType
 
 import pytest
 
@@ -70,6 +75,34 @@ def test_a_module_that_exits_does_not_end_the_process_that_imports_it(tmp_path: 
     file.write_text("import sys\nsys.exit('run me as a script')\n")
     with pytest.raises(ConfigError, match=r"SystemExit: run me as a script.*leaving.py, line 2"):
         load_object(f"{file}:y")
+
+
+def test_a_thread_that_names_a_file_while_another_runs_it_waits_until_it_has_run(tmp_path: Path, monkeypatch):
+    file, there = tmp_path / "mine.py", ThereTwice(hashlib.sha256)
+    file.write_text("import there_twice\n\nthere_twice.wait()\nvalue = 1\n")
+    monkeypatch.setitem(sys.modules, "there_twice", there)
+    monkeypatch.setattr("protocol.importing.hashlib", there)
+    with ThreadPoolExecutor() as threads:
+        asked = [threads.submit(load_object, f"{file}:value") for _ in range(2)]
+        assert [each.result(60) for each in asked] == [1, 1]
+
+
+class ThereTwice(ModuleType):
+    """`wait()` ends when a second thread has looked for the file."""
+
+    def __init__(self, sha256: Callable[[bytes], object]) -> None:
+        super().__init__("there_twice")
+        self._sha256, self._seen, self._both = sha256, 0, Event()
+
+    def sha256(self, data: bytes) -> object:
+        found = self._sha256(data)
+        self._seen += 1
+        if self._seen == 2:
+            self._both.set()
+        return found
+
+    def wait(self) -> None:
+        assert self._both.wait(60)
 
 
 def test_a_child_finds_our_packages_then_named_folders_then_what_this_process_finds(
