@@ -7,12 +7,14 @@ No line is held longer than until it was given: those of a run of weeks are giga
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 from typing import Any, Protocol, cast
 
 from controller.config.models import TRACKERS
+from controller.view.exports.own_tracker import OwnTracker
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 
@@ -41,7 +43,7 @@ class Tracker(Protocol):
 def make_tracker(name: str, run: Path, config: Mapping[str, Any], run_id: str) -> Tracker:
     """A built-in tracker, or what the function at `module:name` or `file.py:name` makes.
 
-    Raises: ConfigError if there is none, or its package is not installed.
+    Raises: ConfigError if there is none, it made no tracker, or its package is not installed.
     """
     try:
         if name == "tensorboard":
@@ -52,14 +54,14 @@ def make_tracker(name: str, run: Path, config: Mapping[str, Any], run_id: str) -
             from controller.view.exports.wandb import Wandb
 
             return Wandb(run, config, run_id)
-        return _found(name)(run, config, run_id)
+        return OwnTracker(name, _found(name)(run, deepcopy(config), run_id))
     except ImportError as error:
         raise ConfigError(
             f"logging.trackers: {name} needs a package that is not installed ({error}); pip install it."
         ) from error
 
 
-def _found(name: str) -> Callable[..., Tracker]:
+def _found(name: str) -> Callable[..., Any]:
     if ":" not in name:
         raise ConfigError(
             f"logging.trackers: there is no tracker {name!r}; expected one of {', '.join(BUILT_IN)}, or "
@@ -68,7 +70,7 @@ def _found(name: str) -> Callable[..., Tracker]:
     made: Any = load_object(name)
     if not callable(made):
         raise ConfigError(f"logging.trackers: {name} is a {type(made).__name__}, no function.")
-    return cast("Callable[..., Tracker]", made)
+    return cast("Callable[..., Any]", made)
 
 
 class Sending:

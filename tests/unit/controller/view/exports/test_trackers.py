@@ -13,6 +13,7 @@ from controller.view.exports.jsonl_tail import Tail
 from controller.view.exports.tensorboard import NAME
 from controller.view.exports.trackers import Sending, by_step, make_tracker
 from protocol.errors import ConfigError
+from protocol.importing import load_object
 
 
 def line(step, value=1.0):
@@ -205,8 +206,12 @@ def test_what_has_piled_up_before_another_file_was_there_is_not_of_the_record():
 
 def test_one_of_the_users_is_found_and_what_is_none_is_said(tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("def make(run, config, run_id):\n    return (run, config, run_id)\n")
-    assert make_tracker(f"{file}:make", tmp_path, {"a": 1}, "x") == (tmp_path, {"a": 1}, "x")
+    file.write_text(
+        "class make:\n    def __init__(self, *given):\n        global GIVEN\n        GIVEN = given\n\n"
+        "    begin = step = close = print\n"
+    )
+    make_tracker(f"{file}:make", tmp_path, {"a": 1}, "x")
+    assert load_object(f"{file}:GIVEN") == (tmp_path, {"a": 1}, "x")
     for name, words in (("mlflow", "there is no tracker 'mlflow'"), (f"{file}:none", "has no `none`"),
                         (f"{tmp_path}/gone.py:make", "There is no file"),
                         ("nowhere.at_all:make", "Importing `nowhere.at_all` for"),

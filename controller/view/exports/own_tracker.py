@@ -1,0 +1,50 @@
+"""A tracker of the user's, held to what it promises.
+
+Invariants: it gets lines of its own, so that what it does to them reaches no other tracker and no alarm; one
+that is made wrongly, or answers with a coroutine and so has done nothing, is refused in a sentence.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from protocol.blame import shown
+from protocol.errors import ConfigError
+
+METHODS = ("begin", "step", "close")
+EXPECTED = "expected an object with begin(lines), step(line) and close(), plain functions that may wait"
+
+
+class OwnTracker:
+    """What the user's function has made."""
+
+    def __init__(self, name: str, made: Any) -> None:
+        """`name`: the import path of the function. Raises: ConfigError if that is no tracker."""
+        self._name, self._made = name, made
+        if missing := [each for each in METHODS if not callable(getattr(made, each, None))]:
+            self._refuse(made, f"made {shown(made)}, which has no {', '.join(missing)}")
+
+    def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Have a record of these steps and of no others. Raises: what the tracker raises."""
+        self._take("begin", self._made.begin(list(map(_copy, lines))))
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        """One step more. Raises: what the tracker raises."""
+        self._take("step", self._made.step(_copy(line)))
+
+    def close(self) -> None:
+        """End in good order. Raises: what the tracker raises."""
+        self._take("close", self._made.close())
+
+    def _take(self, method: str, answer: object) -> None:
+        if inspect.isawaitable(answer):
+            self._refuse(answer, f"has a {method} that answers {shown(answer)}, so nobody has run it")
+
+    def _refuse(self, answer: object, how: str) -> None:
+        if inspect.iscoroutine(answer):
+            answer.close()  # else Python warns that it was never awaited
+        raise ConfigError(f"logging.trackers: {self._name} {how}; {EXPECTED}.")
+
+
+def _copy(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in line.items()}

@@ -1,0 +1,110 @@
+"""A tracker of the user's that errs costs nobody else a line, a second or a wrong word."""
+
+import json
+import re
+
+import pytest
+
+from controller.view.exports.outgoing import Looker, Outgoing
+from controller.view.exports.trackers import make_tracker
+from protocol.errors import ConfigError
+
+MINE = """
+class Kept:
+    def __init__(self, run, config, run_id):
+        self.run = run
+        config.clear()
+
+    def note(self, *words):
+        with open(self.run / type(self).__name__, "a") as file:
+            print(*words, file=file)
+
+    def begin(self, lines):
+        self.note("begin", *(one["step"] for one in lines))
+
+    def step(self, one):
+        self.note(one["step"])
+
+    def close(self):
+        self.note("close")
+
+
+class Clears(Kept):
+    def begin(self, lines):
+        for one in lines:
+            one["staleness/hist"].clear()
+            one.clear()
+
+    step = close = lambda self, *lines: [one.clear() for one in lines]
+
+
+class Later(Kept):
+    async def step(self, one):
+        self.note(one["step"])
+
+
+class NeverCloses(Kept):
+    def close(self):
+        raise ValueError("at the close")
+
+
+async def make_later(run, config, run_id):
+    return Kept(run, config, run_id)
+
+
+def refuses(run, config, run_id):
+    raise OSError("nobody there")
+
+
+def nothing(run, config, run_id):
+    return None
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    return lambda name: f"{tmp_path / 'mine.py'}:{name}"
+
+
+def line(step):
+    return {"step": step, "time_s": 1.0, "staleness/hist": {"0": 3}}
+
+
+def put(run, step):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line(step)) + "\n")
+
+
+def test_what_a_tracker_does_to_its_lines_and_settings_reaches_nobody_else(tmp_path, mine):
+    lines, config = [line(1), line(2)], {"a": {"b": 1}}
+    tracker = make_tracker(mine("Clears"), tmp_path, config, "id")
+    tracker.begin(lines)
+    tracker.step(lines[1])
+    tracker.close()
+    assert lines == [line(1), line(2)]
+    assert config == {"a": {"b": 1}}
+
+
+def test_trackers_side_by_side_get_all_steps_whatever_one_does_to_its_own(tmp_path, mine):
+    put(tmp_path, 1)
+    put(tmp_path, 2)
+    told = []
+    wanted = Outgoing(str(tmp_path), "id", {}, [mine("Clears"), mine("Kept")])
+    Looker(wanted, tell=told.append).finish()
+    assert (tmp_path / "Kept").read_text() == "begin 1 2\nclose\n"
+    assert told == []
+
+
+def test_a_tracker_whose_methods_nobody_runs_is_refused(tmp_path, mine):
+    tracker = make_tracker(mine("Later"), tmp_path, {}, "id")
+    tracker.begin([line(1)])
+    with pytest.raises(ConfigError, match=r"mine\.py:Later has a step that answers <coroutine .* plain func"):
+        tracker.step(line(2))
+
+
+@pytest.mark.parametrize(("name", "made"), [("nothing", "None"), ("make_later", "<coroutine")])
+def test_what_is_no_tracker_is_refused_when_it_is_made(tmp_path, mine, name, made):
+    words = f"mine.py:{name} made {made}"
+    with pytest.raises(ConfigError, match=rf"{re.escape(words)}.*, which has no begin, step.*; expected"):
+        make_tracker(mine(name), tmp_path, {}, "id")
