@@ -100,6 +100,8 @@ class Looker:
         until_s = time.monotonic() + END_S
         self._news.put(None)
         for sending in self._sendings:
+            sending.end()  # of all first: they close side by side, and none waits for one that hangs
+        for sending in self._sendings:
             if not sending.finish(max(0.0, until_s - time.monotonic())):
                 self._tell(
                     f"The tracker {sending.name} did not take its last lines in {END_S:g} s. "

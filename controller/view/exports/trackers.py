@@ -83,6 +83,7 @@ class Sending:
         self.name = name
         self._make, self._tell, self._again = make, tell, again
         self._queue: Queue[tuple[list[Line], bool] | None] = Queue()
+        self._is_ended = self._has_all = False  # nothing more is sent; all that was sent is taken
         self._thread = Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -90,22 +91,28 @@ class Sending:
         """These are next; `is_anew`: they are all that there are."""
         self._queue.put((lines, is_anew))
 
+    def end(self) -> None:
+        """Nothing more will be sent."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._queue.put(None)
+
     def finish(self, within_s: float) -> bool:
-        """Whether it has taken all and closed in time."""
-        self._queue.put(None)
+        """Whether it has taken all and closed in time; nothing more will be sent."""
+        self.end()
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             self._follow(self._make())
-        except Exception as error:  # somebody else's code: whatever it is, it must not reach the others
+        except (Exception, SystemExit) as error:  # somebody else's: it must not reach the others
             cause = f"{type(error).__name__}: {str(error)[:MOST_CHARS].rstrip('.')}"
             self._tell(
                 f"The tracker {self.name} gets nothing more: {cause}. The run goes on; "
                 f"`launch.py export RUN --to {self.name}` sends all of it later."
             )
-            while self._queue.get() is not None:
+            while not self._has_all and self._queue.get() is not None:
                 pass
 
     def _follow(self, tracker: Tracker) -> None:
@@ -130,6 +137,7 @@ class Sending:
                 for line in fresh:
                     tracker.step(line)
                     last = line["step"]
+        self._has_all = True
         tracker.close()
 
 

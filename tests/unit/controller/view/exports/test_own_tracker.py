@@ -5,8 +5,9 @@ import re
 
 import pytest
 
+from controller.view.exports import outgoing
 from controller.view.exports.outgoing import Looker, Outgoing
-from controller.view.exports.trackers import make_tracker
+from controller.view.exports.trackers import Sending, make_tracker
 from protocol.errors import ConfigError
 
 MINE = """
@@ -108,3 +109,38 @@ def test_what_is_no_tracker_is_refused_when_it_is_made(tmp_path, mine, name, mad
     words = f"mine.py:{name} made {made}"
     with pytest.raises(ConfigError, match=rf"{re.escape(words)}.*, which has no begin, step.*; expected"):
         make_tracker(mine(name), tmp_path, {}, "id")
+
+
+def test_a_tracker_that_ends_its_thread_is_told():
+    told = []
+
+    class Leaves:
+        def begin(self, lines):
+            raise SystemExit("enough")
+
+    sending = Sending("leaving", Leaves, tell=told.append, again=list)
+    sending.send([line(1)], is_anew=False)
+    assert sending.finish(60)
+    (sentence,) = told
+    assert "leaving gets nothing more: SystemExit: enough. The run goes on" in sentence
+
+
+def test_one_that_cannot_close_is_told_once_and_holds_nobody_up(tmp_path, mine, monkeypatch):
+    """It has ended with its error: nothing more comes that it could wait for."""
+    put(tmp_path, 1)
+    told = []
+    monkeypatch.setattr(outgoing, "END_S", 60.0)
+    wanted = Outgoing(str(tmp_path), "id", {}, [mine("NeverCloses"), mine("refuses"), mine("Kept")])
+    Looker(wanted, tell=told.append).finish()
+    assert sorted(re.findall(r"(\w+) gets nothing more", " ".join(told))) == ["NeverCloses", "refuses"]
+    assert len(told) == 2
+
+
+def test_one_that_hangs_takes_no_time_of_the_others_to_close(tmp_path, mine, monkeypatch):
+    """All are told of the end first; so whoever comes behind it in the list has closed meanwhile."""
+    put(tmp_path, 1)
+    told, ended = [], []
+    monkeypatch.setattr(outgoing, "END_S", 0.0)
+    monkeypatch.setattr(Sending, "finish", lambda self, within_s: ended.append(self._is_ended) or True)
+    Looker(Outgoing(str(tmp_path), "id", {}, [mine("Kept"), mine("Kept")]), tell=told.append).finish()
+    assert ended == [True, True]
