@@ -12,7 +12,7 @@ from controller.durability.recording import Recording
 from controller.view.exports.beside import run_id
 from controller.view.exports.jsonl_tail import StepLines
 from controller.view.exports.trackers import make_tracker
-from protocol.errors import ConfigError, RunError
+from protocol.errors import ConfigError, RunError, StaleFlowError
 
 
 def export(
@@ -35,13 +35,13 @@ def export(
             raise _no_steps(path)
         config = _config(path).as_written().model_dump(mode="json")
         for name in to:
-            tracker = make_tracker(name, path, config, run_id(path))
             try:
+                tracker = make_tracker(name, path, config, run_id(path))
                 tracker.begin(lines)
                 tracker.close()
-            except RunError:
+            except StaleFlowError:
                 raise
-            except Exception as error:  # somebody else's code, and its words are for the user
+            except (Exception, SystemExit) as error:  # somebody else's code, and its words are for the user
                 raise RunError(f"{name} did not take the run: {type(error).__name__}: {error}") from error
             say(f"{len(lines)} steps of {run} are with {name}.")
 

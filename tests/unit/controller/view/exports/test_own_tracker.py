@@ -5,10 +5,12 @@ import re
 
 import pytest
 
+from controller.cli.main import main
 from controller.view.exports import outgoing
 from controller.view.exports.outgoing import Looker, Outgoing
 from controller.view.exports.trackers import Sending, make_tracker
 from protocol.errors import ConfigError
+from tests.support.shown_run import recorded
 
 MINE = """
 class Kept:
@@ -144,3 +146,18 @@ def test_one_that_hangs_takes_no_time_of_the_others_to_close(tmp_path, mine, mon
     monkeypatch.setattr(Sending, "finish", lambda self, within_s: ended.append(self._is_ended) or True)
     Looker(Outgoing(str(tmp_path), "id", {}, [mine("Kept"), mine("Kept")]), tell=told.append).finish()
     assert ended == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code"),
+    [
+        ("refuses", "refuses did not take the run: OSError: nobody there", 1),
+        ("nothing", "nothing made None, which has no begin, step, close; expected", 2),
+        ("Kept", "1 steps of", 0),
+    ],
+)
+def test_an_export_says_in_a_sentence_what_became_of_it(tmp_path, mine, capsys, name, words, code):
+    run = recorded(tmp_path / "run")
+    (run / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")
+    assert main(["export", str(run), "--to", mine(name)]) == code
+    assert words in " ".join("".join(capsys.readouterr()).split())
