@@ -1,8 +1,9 @@
 """A strategy of the user's, held to what it promises.
 
-Invariants: the function gets the very arguments of the core, and what it answers comes out as plain numbers;
-what it raises, and every answer that the core could not act on, is a PluginError that names the key of the
-configuration, file and line, what was given and what was expected. Built-in strategies are not wrapped.
+Invariants: the function gets the very arguments of the core, and what it answers is held against them as they
+were given, whatever it has done to their lists, and comes out as plain numbers; what it raises, and every
+answer that the core could not act on, is a PluginError that names the key of the configuration, file and
+line, what was given and what was expected. Built-in strategies are not wrapped.
 """
 
 import inspect
@@ -53,18 +54,28 @@ def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Fore
 
     @wraps(function)
     def decide(*arguments: Foreign) -> Foreign:
+        given = tuple(map(_as_given, arguments))
         try:
             answer = function(*arguments)
         except (Exception, SystemExit) as error:  # whatever the user's code raises
-            raise failure(f"{where(function, error)} raised {what(error)}", arguments) from error
+            raise failure(f"{where(function, error)} raised {what(error)}", given) from error
         try:
-            return accept(answer, arguments)
+            return accept(answer, given)
         except Unusable as why:
-            raise failure(f"{place} answered {shown(answer)}{why}", arguments) from None
+            raise failure(f"{place} answered {shown(answer)}{why}", given) from None
         except (Exception, SystemExit) as error:  # whatever the answer's own methods raise
-            raise failure(f"{where(function, error)} raised {what(error)}", arguments) from error
+            raise failure(f"{where(function, error)} raised {what(error)}", given) from error
 
     return decide
+
+
+def _as_given(argument: Foreign) -> Foreign:
+    """The argument, of which the function may yet change a list, or a list of a dict."""
+    if type(argument) is list:
+        return [*argument]
+    if type(argument) is dict:
+        return {key: [*values] for key, values in argument.items()}
+    return argument
 
 
 def _refuse_uncallable(function: Foreign, promise: Promise, key: str) -> None:

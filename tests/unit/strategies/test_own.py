@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -152,6 +153,37 @@ def test_the_arguments_are_told_by_their_shapes(own):
         answering(own, "migration", "99")(*ARGUMENTS["migration"])
     with pytest.raises(PluginError, match=r"given AdmissionView, 2\.0; expected"):
         answering(own, "admission", "float('nan')")(*ARGUMENTS["admission"])
+
+
+@pytest.mark.parametrize(
+    ("field", "body", "taken"),
+    [
+        ("routing", "chosen = instances.pop()\n    return chosen.id", 8),
+        ("synchronization", "chosen = [instances.pop().id]\n    return chosen", [8]),
+        ("migration", "chosen = [running[3].pop().id]\n    instances.clear()\n    return chosen", [1]),
+    ],
+)
+def test_an_answer_is_held_against_what_was_given_whatever_became_of_the_list(own, field, body, taken):
+    strategy = load_strategy(field, own(f"def decide({PARAMETERS[field]}):\n    {body}\n"))
+    decide = strategy.choose if field == "routing" else strategy
+    assert decide(*deepcopy(ARGUMENTS[field])) == taken
+
+
+def test_what_was_given_is_told_as_it_was_given(own):
+    code = f"def decide({PARAMETERS['routing']}):\n    instances.clear()\n    return 99\n"
+    words = (
+        r"none of the instances that it may choose from, 3, 8\. It was given .*, 2 InstanceViews, Settings"
+    )
+    with pytest.raises(PluginError, match=words):
+        load_strategy("routing", own(code)).choose(*deepcopy(ARGUMENTS["routing"]))
+
+
+def test_a_run_goes_on_where_a_routing_changes_its_list(own, tmp_path):
+    code = "from strategies.routing import has_room\ndef decide(work, instances, settings):\n"
+    code += "    chosen = instances.pop(0)\n    return chosen.id if has_room(work, chosen) else None\n"
+    run = AnsweredRun(tmp_path / "run.db", routing=own(code))
+    run.to_the_end()
+    assert run.core.state.steps == 4
 
 
 @pytest.mark.parametrize(

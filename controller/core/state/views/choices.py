@@ -131,9 +131,10 @@ class Choices:
         elsewhere = [view for view in offered if view.id != away] if away >= 0 else offered
         settings = self.state.strategy_settings
         choose = self.state.strategies.route.choose
-        index = choose(work, elsewhere, settings) if elsewhere else None
+        # lists of its own: one of the user's may change them
+        index = choose(work, [*elsewhere], settings) if elsewhere else None
         if index is None and len(elsewhere) < len(offered):
-            index = choose(work, offered, settings)
+            index = choose(work, [*offered], settings)
         assert index is None or any(view.id == index for view in offered), (
             f"routing chose {index}, which may not run it"
         )
