@@ -9,7 +9,8 @@ line, what was given and what was expected. Built-in strategies are not wrapped.
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, cast
@@ -25,6 +26,15 @@ Arguments = tuple[Foreign, ...]
 
 class Unusable(Exception):
     """An answer that the core cannot act on; the text stands right behind the answer."""
+
+
+@contextmanager
+def outside_a_run() -> Iterator[None]:
+    """Where a strategy is asked and no run ends by its mistakes: their words name none that goes on."""
+    try:
+        yield
+    except PluginError as error:
+        raise PluginError(str(error).replace(GOES_ON, "")) from error
 
 
 @dataclass(frozen=True, slots=True)

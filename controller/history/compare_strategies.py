@@ -14,8 +14,9 @@ from controller.core.core import Core
 from controller.core.state.run_state import knobs
 from controller.durability.recording import Recording
 from controller.durability.replay import shortened
-from protocol.errors import ConfigError, RunError
+from protocol.errors import ConfigError, PluginError, RunError
 from strategies.kinds import Strategies
+from strategies.own import outside_a_run
 from strategies.pacing import StepView
 from strategies.presets import FIXED_BOUND
 from strategies.routing import Routing
@@ -82,12 +83,16 @@ class Shadow:
         core = self._core
 
         def decide(*arguments: Any) -> Any:
+            asked = [self._with_knobs(_copy(argument)) for argument in arguments]
             chosen = own(*arguments)
             try:
-                otherwise = other(*map(self._with_knobs, arguments))
-            except Exception as error:  # it may be the user's
+                with outside_a_run():
+                    otherwise = other(*asked)
+            except PluginError as error:
+                raise RunError(f"The other strategy failed at {core.state.now:.3f} s. {error}") from error
+            except Exception as error:  # a built-in one, by a knob that it cannot use
                 raise RunError(
-                    f"The other strategy failed as {name} at {core.state.now:.3f} s with "
+                    f"The other strategy failed as {LABELS[name]} at {core.state.now:.3f} s with "
                     f"{type(error).__name__}: {str(error).rstrip('.')}. Mend it, or choose one that fits "
                     "the run."
                 ) from error
@@ -170,7 +175,12 @@ def _effect(what: str, answer: Any) -> Any:
     if what == "admit" and isinstance(answer, int | float):
         return answer > 0
     is_numbers = isinstance(answer, list) and all(isinstance(number, int) for number in answer)
-    return sorted(answer) if is_numbers else answer
+    return set(answer) if is_numbers else answer
+
+
+def _copy(argument: Any) -> Any:
+    """A list as it is before a strategy of the user's, which ought to change nothing, has changed it."""
+    return [*argument] if isinstance(argument, list) else argument
 
 
 def answer_in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) -> str:

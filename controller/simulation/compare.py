@@ -19,7 +19,8 @@ from controller.simulation.faults import Faults
 from controller.simulation.host import Outcome, Simulation
 from controller.simulation.records import Load, Window, sampler_cycle, whole_cycles, window
 from controller.simulation.similar_bound import similar_bound
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, PluginError
+from strategies.own import outside_a_run
 from strategies.presets import FIXED_BOUND, PRESETS
 
 TRANSIENT_STEPS = 10  # a run needs about so many to reach its steady state
@@ -125,10 +126,14 @@ def refusal(config: Config, own: Config) -> str:
 
 
 def simulate(config: Config, *, seed: int) -> tuple[Outcome | None, str]:
-    """One run in virtual time: its outcome, or None, and why it failed ("" if it did not)."""
+    """One run in virtual time: its outcome, or None, and why it failed ("" if it did not).
+
+    Raises: PluginError if a strategy of the user's fails.
+    """
     simulation = Simulation(config, seed=seed, with_digest=False)
     try:
-        outcome = simulation.run(max_events=100_000_000)
+        with outside_a_run():
+            outcome = simulation.run(max_events=100_000_000)
     except RuntimeError as error:
         return None, str(error)
     return outcome, "" if outcome.is_success else outcome.reason
@@ -181,7 +186,10 @@ def _pairs(strategies: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[s
 
 
 def _cell(config: Config, strategy: str, bound: int, seed: int) -> Cell:
-    outcome, reason = simulate(config, seed=seed)
+    try:
+        outcome, reason = simulate(config, seed=seed)
+    except PluginError as error:  # of other strategies, which come without it, there are figures
+        outcome, reason = None, str(error)
     told = tuple(outcome.warnings) if outcome else ()
     if outcome is None or reason:
         return Cell(strategy, bound, seed, None, reason, outcome.events if outcome else 0, Load(), told)

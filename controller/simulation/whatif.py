@@ -32,6 +32,7 @@ from controller.simulation.simulated_workers import step_cost
 from protocol import messages
 from protocol.errors import ConfigError, RunError
 from protocol.messages import Train
+from strategies.own import outside_a_run
 from workers.simulated import SimulatedTrainer
 
 STEPS = 30  # train steps that are simulated
@@ -288,7 +289,8 @@ def figures(
     simulation.on_start = on_start
     slowest_s = max(measured.longest_period_s(), slow_step_s(simulation.core.state.config, measured))
     try:
-        simulation.run(patience_s=max(LEAST_PATIENCE_S, PATIENCE * slowest_s))
+        with outside_a_run():
+            simulation.run(patience_s=max(LEAST_PATIENCE_S, PATIENCE * slowest_s))
     except RuntimeError as error:
         way_on = "Please" if name == "own" else "Give other changes; if these should work, please"
         raise RunError(
@@ -300,10 +302,10 @@ def figures(
     skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1)
     found = window(outcome.starts, max_staleness=bound, skip=skip)
     if found is None:
-        raise RunError(
-            f"Simulated on from {began_s:.1f} s, the run ends after {len(outcome.starts)} batches "
-            f"({outcome.reason}), too few to compare. Give an earlier --at."
-        )
+        why = outcome.reason.rstrip(".")
+        way_on = " Give an earlier --at." if outcome.is_success else ""
+        when = f"Simulated on from {began_s:.1f} s, the run ends after {len(outcome.starts)} batches"
+        raise RunError(f"{when} ({why}), too few to compare.{way_on}")
     return found
 
 

@@ -145,6 +145,19 @@ def test_a_cell_that_cannot_run_keeps_its_place_with_the_reason():
     assert cells_of(row)[:3] == ["staleflow", "1", "failed"]
 
 
+def test_a_cell_whose_strategy_fails_keeps_its_place_and_the_others_have_figures(tmp_path, capsys):
+    rule, config = tmp_path / "mine.py", tmp_path / "small.yaml"
+    rule.write_text("def route(work, instances, settings):\n    return instances[9].id\n")
+    config.write_text(SMALL)
+    words = ["simulate", str(config), f"staleness.routing={rule}:route", "--compare", "staleflow,greedy"]
+    assert main([*words, "-o", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().out
+    assert f"staleflow at bound 1 failed: staleness.routing: route ({rule}, line 2) raised IndexError" in said
+    assert "goes on with the same command" not in said, "no run has ended"
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["strategy"] for row in rows if row["runs"][0]["figures"]] == ["greedy"]
+
+
 def test_a_cell_that_a_real_run_would_be_refused_as_keeps_its_place_with_the_reason(tmp_path, capsys):
     pytest.importorskip("scipy", reason="bounds need scipy")
     file = tmp_path / "small.yaml"

@@ -199,6 +199,20 @@ def test_of_a_sampler_it_is_told_that_what_it_knew_of_prompts_is_not_simulated(t
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return instances[9].id", r"mine.py, line 2\) raised IndexError.* Mend the function\.$"),
+        ("return None", r"ends after 0 batches \(Nothing can .* Mend the function\), too few to compare\.$"),
+    ],
+)
+def test_a_strategy_that_errs_is_told_without_advice_that_cannot_help(run, tmp_path, body, words):
+    rule = tmp_path / "mine.py"
+    rule.write_text(f"def route(work, instances, settings):\n    {body}\n")
+    with Recording(run) as recording, pytest.raises(RunError, match=words):
+        predict(recording, [f"staleness.routing={rule}:route"])
+
+
 def test_what_a_simulated_run_warns_of_is_kept(run):
     with Recording(run) as recording:
         found = predict(recording, ["staleness.spare_groups=1", "simulation.faults.rollout_kills=0.2"])

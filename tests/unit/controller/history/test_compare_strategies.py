@@ -21,6 +21,14 @@ def backwards(instances, settings):
     return [instance.id for instance in reversed(instances)]
 
 
+def twice(instances, settings):
+    return [instance.id for instance in instances] * 2
+
+
+def greedy_for_lists(work, instances, settings):
+    instances.clear()
+
+
 def impatient(instances, settings):
     raise ZeroDivisionError("no")
 
@@ -92,14 +100,30 @@ def test_the_order_in_which_instances_pull_is_no_difference(run_dir):
     assert of(agreements, "synchronize").decisions > of(agreements, "synchronize").different == 0
 
 
+def test_an_instance_that_is_named_twice_pulls_once_and_is_no_difference(run_dir):
+    _, agreements = shadowed(run_dir, f"staleness.synchronization={__name__}:twice")
+    assert of(agreements, "synchronize").decisions > of(agreements, "synchronize").different == 0
+
+
+def test_what_the_other_one_does_to_its_lists_does_not_reach_the_run(run_dir):
+    verdict, agreements = shadowed(run_dir, f"staleness.routing={__name__}:greedy_for_lists")
+    assert verdict.is_equal
+    assert verdict.finished
+    assert {difference.other for difference in of(agreements, "route").first} == {None}
+
+
 def test_admission_is_told_by_what_is_in_the_system(run_dir):
     _, agreements = shadowed(run_dir, "staleness.admission=one_batch")
     assert " groups in the system at version " in of(agreements, "admit").first[0].about
 
 
 def test_one_that_fails_is_named_with_the_time(run_dir):
-    with pytest.raises(RunError, match=r"other strategy failed as [a-z_.]+ at \d.* ZeroDivisionError: no"):
+    words = (
+        r"other strategy failed at [\d.]+ s\. staleness\.synchronization: impatient .*ZeroDivisionError: no\."
+    )
+    with pytest.raises(RunError, match=words) as raised:
         shadowed(run_dir, f"staleness.synchronization={__name__}:impatient")
+    assert str(raised.value).endswith("Mend the function."), "no run has ended"
 
 
 def test_only_the_strategy_may_differ(run_dir):
