@@ -64,7 +64,7 @@ def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Fore
 
     @wraps(function)
     def decide(*arguments: Foreign) -> Foreign:
-        given = tuple(map(_as_given, arguments))
+        given = tuple(map(as_given, arguments))
         try:
             answer = function(*arguments)
         except (Exception, SystemExit) as error:  # whatever the user's code raises
@@ -79,8 +79,8 @@ def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Fore
     return decide
 
 
-def _as_given(argument: Foreign) -> Foreign:
-    """The argument, of which the function may yet change a list, or a list of a dict."""
+def as_given(argument: Foreign) -> Foreign:
+    """The argument as it is now: the function may yet change a list, or a list of a dict."""
     if type(argument) is list:
         return [*argument]
     if type(argument) is dict:

@@ -16,7 +16,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import shortened
 from protocol.errors import ConfigError, PluginError, RunError
 from strategies.kinds import Strategies
-from strategies.own import outside_a_run
+from strategies.own import as_given, outside_a_run
 from strategies.pacing import StepView
 from strategies.presets import FIXED_BOUND
 from strategies.routing import Routing
@@ -83,7 +83,7 @@ class Shadow:
         core = self._core
 
         def decide(*arguments: Any) -> Any:
-            asked = [self._with_knobs(_copy(argument)) for argument in arguments]
+            asked = [self._with_knobs(as_given(argument)) for argument in arguments]
             chosen = own(*arguments)
             try:
                 with outside_a_run():
@@ -176,11 +176,6 @@ def _effect(what: str, answer: Any) -> Any:
         return answer > 0
     is_numbers = isinstance(answer, list) and all(isinstance(number, int) for number in answer)
     return set(answer) if is_numbers else answer
-
-
-def _copy(argument: Any) -> Any:
-    """A list as it is before a strategy of the user's, which ought to change nothing, has changed it."""
-    return [*argument] if isinstance(argument, list) else argument
 
 
 def answer_in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) -> str:

@@ -7,11 +7,12 @@ chooses (tests/unit/controller/history/test_reasons.py). A strategy of the user'
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strategies import admission, filtering, migration, routing, synchronization
+from strategies import admission, filtering, migration, pacing, routing, synchronization
 from strategies.admission import Admission, Batches
 from strategies.cost_model import ideal_gain, throughput
 from strategies.filtering import Filter
 from strategies.migration import Migration, Running
+from strategies.pacing import Adaptation, StepView
 from strategies.routing import NEWER, OLDER, Choose
 from strategies.synchronization import Synchronization
 from strategies.views import AdmissionView, InstanceView, Settings, SyncView, WorkView
@@ -209,6 +210,22 @@ def of_admission(admit: Admission, view: AdmissionView, batches: Batches) -> Rea
             return None
     more = admit(view, batches)
     return Reasons(f"{rule}: {f'{more} more may start' if more > 0 else 'none may start'}.")
+
+
+def of_pacing(adapt: Adaptation, step: StepView) -> Reasons | None:
+    """Why the cap and mu are what they are from a step on; None for a rule of the user's."""
+    match adapt:
+        case pacing.fixed:
+            return Reasons("The cap and mu stay as they are.")
+        case pacing.adaptive:
+            return Reasons(
+                f"Of a step the trainer waits {step.pace.starved:.0%} for groups, with which the cap grows "
+                f"beyond {pacing.STARVED:.0%} where more of them would generate more, and "
+                f"{step.pace.late:.0%} for stragglers, with which it shrinks faster beyond that; they were "
+                f"{step.admission.cap:.1f} groups and mu {step.mu:g}."
+            )
+        case _:
+            return None
 
 
 def of_filter(keep: Filter, rewards: Sequence[float]) -> Reasons | None:

@@ -15,6 +15,7 @@ from controller.history import reasons
 from controller.history.compare_strategies import LABELS, answer_in_words, subject
 from controller.history.reasons import Reasons
 from strategies.kinds import Strategies
+from strategies.own import as_given
 from strategies.routing import Routing
 from strategies.views import WorkView
 
@@ -41,9 +42,10 @@ def why(core: Core, step: Callable[[Core], object]) -> list[Decision]:
 
     def watched(name: str, decide: Callable[..., Any]) -> Callable[..., Any]:
         def deciding(*arguments: Any) -> Any:
+            given = tuple(map(as_given, arguments))
             answer = decide(*arguments)
             if len(found) < MOST:
-                found.append(_told(core, own, name, arguments, answer))
+                found.append(_told(core, own, name, given, answer))
             return answer
 
         return deciding
@@ -90,6 +92,8 @@ def _reasons(own: Strategies, name: str, arguments: tuple[Any, ...]) -> Reasons 
             return reasons.of_filter(own.keep, *arguments)
         case "migrate":
             return reasons.of_migration(own.migrate, *arguments)
+        case "adapt":
+            return reasons.of_pacing(own.adapt, *arguments)
         case _:
             return None
 

@@ -102,6 +102,10 @@ class _Running(Mapping[int, Sequence[RunningView]]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __repr__(self) -> str:
+        """Those that were looked at, for people."""
+        return repr(self._views)
+
     def _view(self, id: TrajectoryId) -> RunningView:
         group = self._state.groups[id.group]
         member = group.members[id.member]

@@ -1,0 +1,63 @@
+"""What the page Why tells of an event: what strategies were asked, as they were asked it."""
+
+import pytest
+
+from controller.config.models import Config
+from controller.view.shown_run import ShownRun
+from tests.support.recorded_run import record
+
+MINE = """
+def pull(instances, settings):
+    chosen = [one.id for one in instances]
+    instances.clear()
+    return chosen
+
+
+def move(instances, running, settings):
+    seen = [len(running[one.id]) for one in instances]
+    instances.clear()
+    return []
+"""
+
+
+def told(folder, **staleness):
+    """All decisions of a small run, by kind."""
+    config = Config.model_validate(
+        {
+            "run": {"steps": 4},
+            "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 48},
+            "trainer": {"batch_groups": 4},
+            "staleness": {"max_staleness": 1, **staleness},
+            "simulation": {"attach_s": 0.1, "train_token_s": 1e-4},
+        }
+    )
+    record(folder, config)
+    run, found = ShownRun(folder), {}
+    for number in range(1, run.why({})["event"]["number"] + 1):
+        for decision in run.why({"event": str(number)})["decisions"]:
+            found.setdefault(decision["kind"], []).append(decision)
+    return found
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    return lambda name: f"{tmp_path / 'mine.py'}:{name}"
+
+
+def test_a_strategy_of_the_users_is_shown_with_what_it_was_given_whatever_it_made_of_it(tmp_path, mine):
+    found = told(tmp_path / "run", synchronization=mine("pull"), migration=mine("move"))
+    first, moves = found["pulls"][0], found["migration"]
+    assert not first["about"].startswith("0 ")
+    assert "SyncView(id=" in first["rows"][0][1]
+    assert any("InstanceView(id=" in one["rows"][0][1] for one in moves)
+    assert any("RunningView(id=0, resident_tokens=" in one["rows"][1][1] for one in moves)
+
+
+def test_no_built_in_strategy_is_called_one_of_the_users(tmp_path):
+    """The page says so of a decision without a rule."""
+    fixed = {"pacing": "fixed", "filter": "zero_variance"}
+    for name, staleness in (("as_they_are", {}), ("fixed", fixed)):
+        found = told(tmp_path / name, **staleness)
+        assert found["pacing"]
+        assert {kind for kind, all_of_it in found.items() for one in all_of_it if not one["rule"]} == set()
