@@ -81,10 +81,10 @@ def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Fore
 
 def as_given(argument: Foreign) -> Foreign:
     """The argument as it is now: the function may yet change a list, or a list of a dict."""
-    if type(argument) is list:
-        return [*argument]
-    if type(argument) is dict:
-        return {key: [*values] for key, values in argument.items()}
+    if isinstance(argument, list):
+        return [*cast("list[Foreign]", argument)]
+    if isinstance(argument, dict):
+        return {key: [*values] for key, values in cast("dict[Foreign, list[Foreign]]", argument).items()}
     return argument
 
 

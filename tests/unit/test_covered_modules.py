@@ -108,7 +108,6 @@ unit/controller/view/exports/test_outgoing.py: controller/cli/alarm_watch contro
 unit/controller/view/exports/test_trackers.py: controller/view/exports/jsonl_tail
  controller/view/exports/tensorboard controller/view/exports/wandb
 unit/controller/view/past/test_timeline.py: controller/view/past/timeline_picture
-unit/controller/view/test_site.py: controller/history/why
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/device protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces
 unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame
