@@ -299,13 +299,14 @@ def figures(
         ) from error
     for text in simulation.outcome.warnings:
         warn(NO_ORDER if text == NO_IDENTITY else text)
+    how = f"after {len(outcome.starts)} batches ({outcome.reason.rstrip('.')})"
+    if not outcome.is_success:
+        raise RunError(f"Simulated on from {began_s:.1f} s, the run fails {how}.")
     skip = whole_cycles(outcome.starts, skip=skip, most=bound + 1)
     found = window(outcome.starts, max_staleness=bound, skip=skip)
     if found is None:
-        why = outcome.reason.rstrip(".")
-        way_on = " Give an earlier --at." if outcome.is_success else ""
-        when = f"Simulated on from {began_s:.1f} s, the run ends after {len(outcome.starts)} batches"
-        raise RunError(f"{when} ({why}), too few to compare.{way_on}")
+        words = f"Simulated on from {began_s:.1f} s, the run ends {how}, too few to compare."
+        raise RunError(f"{words} Give an earlier --at.")
     return found
 
 

@@ -200,19 +200,21 @@ def test_of_a_sampler_it_is_told_that_what_it_knew_of_prompts_is_not_simulated(t
 
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("key", "body", "words"),
     [
-        ("return instances[9].id", r"mine.py, line 2\) raised IndexError.* Mend the function\.$"),
-        ("return None", r"ends after 0 batches \(Nothing can .* Mend the function\), too few to compare\.$"),
+        ("routing", "return a[9].id", r"mine.py, line 2\) raised IndexError.* Mend the function\.$"),
+        ("admission", "return 0", r"the run fails after 0 batches \(Nothing can .* Mend the function\)\.$"),
+        ("admission", "return a.train_version < 6", r"the run fails after 6 batches \(Nothing can happen "),
     ],
 )
-def test_a_strategy_that_errs_is_told_without_advice_that_cannot_help(run, tmp_path, body, words):
-    rule = tmp_path / "mine.py"
-    rule.write_text(f"def route(work, instances, settings):\n    {body}\n")
+def test_a_strategy_that_errs_is_told_and_no_figure_of_it(run, tmp_path, key, body, words):
+    parameters = {"routing": "a, b, c", "admission": "a, b"}[key]
+    (tmp_path / "mine.py").write_text(f"def rule({parameters}):\n    {body}\n")
     with Recording(run) as recording, pytest.raises(RunError, match=words):
-        predict(recording, [f"staleness.routing={rule}:route"])
+        predict(recording, [f"staleness.{key}={tmp_path / 'mine.py'}:rule"])
 
 
+@pytest.mark.usefixtures("short")
 def test_what_a_simulated_run_warns_of_is_kept(run):
     with Recording(run) as recording:
         found = predict(recording, ["staleness.spare_groups=1", "simulation.faults.rollout_kills=0.2"])
