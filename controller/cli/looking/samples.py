@@ -18,6 +18,7 @@ from rich.text import Text
 
 from controller.cli.command_line import RecordedRun
 from controller.cli.say import say
+from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.history.sample_search import PER_PAGE, SampleQuery, SampleSearch
 from controller.history.sample_text import SampleGroup, SampleReader, SampleResponse, SampleToken, lines_of
@@ -84,7 +85,8 @@ def samples(
     with Recording(run) as recording:
         reader = SampleReader(recording)
         if query.is_empty:
-            found = (reader.read(*key) for key in _wanted(reader, step, group, every, run))
+            keys = _wanted(reader, step, group, every, run, recording.config())
+            found = (reader.read(*key) for key in keys)
             shown: Iterable[Shown] = (
                 (sample, one)
                 for sample in found
@@ -143,11 +145,16 @@ def _searched(
 
 
 def _wanted(
-    reader: SampleReader, step: int | None, group: int | None, every: bool, run: str
+    reader: SampleReader, step: int | None, group: int | None, every: bool, run: str, config: Config
 ) -> list[tuple[int, int]]:
     """Keys of what was asked for. Raises: ConfigError if there is nothing."""
     keys = reader.kept()
     if not keys:
+        if config.trainer.is_supervised:
+            raise ConfigError(
+                f"{run} trains on given responses (trainer.algorithm: sft), and keeps no samples: the model "
+                "says nothing in it. Expected a run that generates; its data has what it was trained on."
+            )
         raise ConfigError(
             f"{run} holds no samples: none of its steps is finished yet, or samples.groups was 0. Expected "
             "a run with samples.groups of 1 or more; the key may be changed when a run goes on."

@@ -9,10 +9,13 @@ from rich.console import Console
 from controller.cli.looking import samples
 from controller.cli.looking.samples import show
 from controller.cli.main import main
+from controller.config.models import Config
 from controller.core.decisions.training import trainer_batches
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.durability.store import Store
 from controller.history.sample_text import SampleGroup, SampleReader, SampleResponse, SampleToken
 from tests.support.kept_samples import add_samples, kept, response
+from tests.support.recorded_run import record
 from tests.support.scripted import TRAINED_LOGPROB, WEIGHT, Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
 
@@ -24,6 +27,18 @@ def a_run(tmp_path, **samples):
     run.run()
     run.close()
     return str(tmp_path)
+
+
+def test_a_supervised_run_is_not_told_to_set_a_key_that_would_change_nothing(tmp_path, capsys):
+    record(tmp_path / "run", Config.model_validate({"run": {"steps": 2}}))
+    store = Store(tmp_path / "run" / "run.db")
+    with store.transaction():
+        store.put_fact("config", Config.model_validate({"trainer": {"algorithm": "sft"}}).model_dump_json())
+    store.close()
+    assert main(["samples", str(tmp_path / "run")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "trains on given responses (trainer.algorithm: sft), and keeps no samples" in said
+    assert "samples.groups" not in said
 
 
 def test_the_newest_step_is_shown_and_jsonl_has_every_response(tmp_path, capsys):
