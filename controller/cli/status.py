@@ -146,10 +146,11 @@ def _of_now(run: Path, written: Written, path: Path, seen: dict[str, Any], *, no
     pid = controller_of(run)
     age_s = max(0.0, now - path.stat().st_mtime)  # the clock may have been set back since
     lines = [_headline(run, seen, pid, age_s=age_s)]
-    rate = seen["tokens_per_s"]
+    rate, newest = seen["tokens_per_s"], seen["published_version"]
     lines.append(
-        f"version {seen['published_version']} is published, {seen['steps']} of {seen['steps_wanted']} steps "
-        f"are made" + ("" if rate is None else f"; {rate:,.0f} tokens/s in the last one")
+        ("no version" if newest < 0 else f"version {newest}")  # a supervised run has none to its end
+        + f" is published, {seen['steps']} of {seen['steps_wanted']} steps are made"
+        + ("" if rate is None else f"; {rate:,.0f} tokens/s in the last one")
     )
     groups = ", ".join(f"{count} {state}" for state, count in seen["groups"].items()) or "none"
     lines.append(f"groups: {groups}; {seen['queued']} responses queued")

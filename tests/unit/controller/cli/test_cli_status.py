@@ -49,6 +49,14 @@ def test_a_run_whose_controller_is_gone_waits_for_nothing(tmp_path):
     assert not [line for line in lines if line.startswith(("STUCK", "waits"))]
 
 
+def test_before_a_version_is_published_and_in_a_supervised_run_there_is_none(tmp_path):
+    run = written(tmp_path)
+    status = json.loads((run / "status.json").read_text())
+    for newest, words in ((-1, "no version is published, "), (3, "version 3 is published, ")):
+        (run / "status.json").write_text(json.dumps(status | {"published_version": newest}))
+        assert any(line.startswith(words) for line in shown(run, waits=[]))
+
+
 def test_a_clock_that_was_set_back_gives_no_age_below_zero(tmp_path):
     run = written(tmp_path)
     (tmp_path / ".run.lock").write_text(str(2**22 + 1))
