@@ -113,6 +113,8 @@ def _held(function: Any) -> Loss:
         for part in parts:
             if part.shape != tokens.logprobs.shape:
                 raise _failure(f"{where(function)} returned a tensor of shape {list(part.shape)}", tokens)
+        if isinstance(result, tuple) and parts[1].dtype is not torch.bool:  # `clip_ratio` counts it
+            raise _failure(f"{where(function)} returned a second tensor of {parts[1].dtype}", tokens)
         return result
 
     return loss

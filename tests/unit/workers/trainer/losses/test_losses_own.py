@@ -48,6 +48,10 @@ def test_a_loss_that_keeps_its_promise_is_used_as_it_is(tmp_path, body):
             r"line 4\) returned a loss that does not depend on `tokens.logprobs`",
         ),
         ("return -tokens.reference_logprobs", r"line 5\) raised TypeError"),
+        (
+            "return -tokens.logprobs, tokens.logprobs.exp()",
+            r"line 4\) returned a second tensor of torch\.float32",
+        ),
         ("raise SystemExit('enough')", r"line 5\) raised SystemExit: enough"),
     ],
 )
