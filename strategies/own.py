@@ -9,7 +9,7 @@ line, what was given and what was expected. Built-in strategies are not wrapped.
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -29,7 +29,7 @@ class Unusable(Exception):
 
 
 @contextmanager
-def outside_a_run() -> Iterator[None]:
+def outside_a_run() -> Generator[None]:
     """Where a strategy is asked and no run ends by its mistakes: their words name none that goes on."""
     try:
         yield
