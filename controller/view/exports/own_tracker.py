@@ -5,8 +5,8 @@ that is made wrongly, or answers with a coroutine and so has done nothing, is re
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
 from protocol.blame import shown
 from protocol.errors import ConfigError
@@ -26,7 +26,7 @@ class OwnTracker:
 
     def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Have a record of these steps and of no others. Raises: what the tracker raises."""
-        self._take("begin", self._made.begin(list(map(_copy, lines))))
+        self._take("begin", self._made.begin(Copies(lines)))
 
     def step(self, line: Mapping[str, Any]) -> None:
         """One step more. Raises: what the tracker raises."""
@@ -44,6 +44,27 @@ class OwnTracker:
         if inspect.iscoroutine(answer):
             answer.close()  # else Python warns that it was never awaited
         raise ConfigError(f"logging.trackers: {self._name} {how}; {EXPECTED}.")
+
+
+class Copies(Sequence[dict[str, Any]]):
+    """Lines of which each is copied when it is asked for, so that none is held."""
+
+    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(_copy, self._lines)
+
+    @overload
+    def __getitem__(self, place: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, place: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        found = self._lines[place]
+        return _copy(found) if isinstance(found, Mapping) else [*map(_copy, found)]
 
 
 def _copy(line: Mapping[str, Any]) -> dict[str, Any]:

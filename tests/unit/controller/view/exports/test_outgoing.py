@@ -259,6 +259,9 @@ class Tracker:
             said.append(f"{line['step']} {line['of a test'][0]}, one of {held} that are held")
         Path(__file__).with_name("said").write_text("\\n".join(said))
 
+    def step(self, line):
+        pass
+
     def close(self):
         pass
 

@@ -8,6 +8,7 @@ import pytest
 from controller.cli.main import main
 from controller.view.exports import outgoing
 from controller.view.exports.outgoing import Looker, Outgoing
+from controller.view.exports.own_tracker import Copies
 from controller.view.exports.trackers import Sending, make_tracker
 from protocol.errors import ConfigError
 from tests.support.shown_run import recorded
@@ -161,3 +162,12 @@ def test_an_export_says_in_a_sentence_what_became_of_it(tmp_path, mine, capsys, 
     (run / "metrics.jsonl").write_text(json.dumps(line(1)) + "\n")
     assert main(["export", str(run), "--to", mine(name)]) == code
     assert words in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_lines_of_its_own_are_a_sequence():
+    lines = [{"step": 1, "staleness/hist": {"0": 2}}, {"step": 2}]
+    own = Copies(lines)
+    assert (len(own), own[1], own[-1:], [*own]) == (2, lines[1], lines[1:], lines)
+    own[0]["staleness/hist"].clear()
+    own[:1][0].clear()
+    assert lines[0] == {"step": 1, "staleness/hist": {"0": 2}}
