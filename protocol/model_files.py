@@ -20,6 +20,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.(json|txt|model|jinja|tikto
 UNFINISHED = ".making."  # in the name of a folder in which a model is being made
 MAX_FILES = 64
 MAX_BYTES = 64 << 20
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.*", "*.tiktoken")
+"""At least one of these is in a folder with a tokenizer."""
 MARK = "without_weights"  # beside config.json: engines make the model from it, and pull before they sample
 
 Files = dict[str, bytes]

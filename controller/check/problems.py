@@ -30,12 +30,12 @@ from controller.data.formats import HUB_NAME
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
+from protocol.model_files import TOKENIZERS
 from protocol.model_shape import Shape, checked
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.*", "*.tiktoken")
 GPUS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 """Where NVIDIA's (also below Windows) and AMD's drivers are seen."""
 

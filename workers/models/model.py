@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -73,7 +73,7 @@ def load_causal_lm(
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ConfigError(
             f"The model at {directory} cannot be loaded as a causal language model"
             f"{f' with the attention {attention}' if attention else ''}: {type(error).__name__}: {error} "

@@ -1,14 +1,19 @@
-"""The reward `model`: the output of a sequence-classification model with one output."""
+"""The reward `model`: the output of a sequence-classification model with one output.
+
+Invariant: every weight of it was read from disk.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from protocol.errors import ConfigError
+from protocol.model_files import TOKENIZERS
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
 from workers.reward.kinds.interface import Place
@@ -16,25 +21,13 @@ from workers.reward.kinds.interface import Place
 
 def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
     """A function of a whole group. Raises: ConfigError if this is no model with one output."""
-    description = Path(options.path) / "config.json"
-    if problem := output_problem(options.path, description.read_bytes() if description.is_file() else None):
-        raise ConfigError(problem)
-    device = place.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(options.path)
-        model = AutoModelForSequenceClassification.from_pretrained(
-            options.path, dtype=getattr(torch, options.dtype)
-        )
-        model = model.to(device).eval()
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ConfigError(f"The reward model {options.path} cannot be loaded on {device}: {error}") from None
+    tokenizer, model = _load(options, place.device)
     tokenizer.truncation_side = "left"
     positions = getattr(model.config, "max_position_embeddings", options.max_tokens)
     limit = min(options.max_tokens, positions)
+    known = model.get_input_embeddings().num_embeddings
     own_pad = model.config.get_text_config().pad_token_id
-    if own_pad is not None and not 0 <= own_pad < model.get_input_embeddings().num_embeddings:
+    if own_pad is not None and not 0 <= own_pad < known:
         own_pad = None  # as -1 in old conversions: no token at all
 
     def score(prompts: list[Any], completions: list[str]) -> list[float]:
@@ -47,13 +40,44 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
             some = texts[begin : begin + options.batch]
             pad = free_id(some) if own_pad is None else own_pad
             model.config.get_text_config().pad_token_id = pad
-            batch = {name: rows.to(device) for name, rows in padded(some, pad).items()}
+            batch = {name: rows.to(model.device) for name, rows in padded(some, pad).items()}
             with torch.inference_mode():
                 logits = model(**batch).logits.float()
             outputs += (logits.sigmoid() if options.sigmoid else logits)[:, 0].tolist()
         return outputs
 
     return score
+
+
+def _load(options: ModelReward, device: str) -> tuple[Any, Any]:
+    """Its tokenizer and itself. Raises: ConfigError."""
+    folder = Path(options.path)
+    description = folder / "config.json"
+    if problem := output_problem(options.path, description.read_bytes() if description.is_file() else None):
+        raise ConfigError(problem)
+    if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):  # transformers makes an empty one then
+        raise ConfigError(
+            f"The reward model {options.path} has no tokenizer: none of {', '.join(TOKENIZERS)}. Save "
+            "the one that it was trained with beside it."
+        )
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(options.path)
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            options.path, dtype=getattr(torch, options.dtype), output_loading_info=True
+        )
+        model = model.to(device).eval()
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(f"The reward model {options.path} cannot be loaded on {device}: {error}") from None
+    # transformers fills absent weights with random numbers and only logs it
+    if absent := sorted(report["missing_keys"]):
+        raise ConfigError(
+            f"The reward model {options.path} lacks {len(absent)} weights of a {type(model).__name__}, first "
+            f"{absent[0]}. Expected a model that was saved with its head; that of a causal language model "
+            "gives no reward."
+        )
+    return tokenizer, model
 
 
 def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> list[int]:

@@ -36,6 +36,12 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
         load_causal_lm(tmp_path, dtype="float32", device="cpu")
 
 
+def test_a_pointer_in_the_place_of_weights_is_refused_in_words(directory):
+    (directory / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ConfigError, match=r"cannot be loaded as a causal language model.*header"):
+        load_causal_lm(directory, dtype="float32", device="cpu")
+
+
 def test_absent_weights_are_refused_rather_than_made_up(directory):
     tensors = load_file(directory / "model.safetensors")
     del tensors["model.norm.weight"]

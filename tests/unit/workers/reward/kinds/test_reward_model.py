@@ -107,6 +107,38 @@ def test_plain_text_gets_the_special_tokens_of_the_tokenizer(tmp_path):
     assert given == pytest.approx([right, right], abs=1e-5)
 
 
+def test_a_model_that_was_saved_without_its_head_is_refused(tmp_path):
+    from transformers import LlamaForCausalLM
+
+    from workers.reward.kinds.model import make
+
+    _, model = make_llama(tmp_path, pad=None)
+    LlamaForCausalLM(model.config).save_pretrained(tmp_path)
+    words = r"lacks 1 weights of a LlamaForSequenceClassification, first score\.weight\. Expected a model"
+    with pytest.raises(ConfigError, match=words):
+        make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
+
+
+def test_a_model_without_its_tokenizer_is_refused(tmp_path):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from workers.reward.kinds.model import make
+
+    config = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no tokenizer: none of tokenizer\.json"):
+        make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
+
+
+def test_a_model_whose_file_is_a_pointer_is_refused_in_words(tmp_path):
+    from workers.reward.kinds.model import make
+
+    make_llama(tmp_path, pad=None)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ConfigError, match=r"cannot be loaded on cpu: .*header"):
+        make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
+
+
 def test_a_head_with_two_outputs_is_refused_in_one_sentence_before_weights_are_read(tmp_path):
     from workers.reward.kinds.model import make
 
