@@ -23,8 +23,7 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
     """A function of a whole group. Raises: ConfigError if this is no model with one output."""
     tokenizer, model = _load(options, place.device)
     tokenizer.truncation_side = "left"
-    positions = getattr(model.config, "max_position_embeddings", options.max_tokens)
-    limit = min(options.max_tokens, positions)
+    limit = min(options.max_tokens, positions(model, options.max_tokens))
     known = model.get_input_embeddings().num_embeddings
     own_pad = model.config.get_text_config().pad_token_id
     if own_pad is not None and not 0 <= own_pad < known:
@@ -78,6 +77,18 @@ def _load(options: ModelReward, device: str) -> tuple[Any, Any]:
             "gives no reward."
         )
     return tokenizer, model
+
+
+def positions(model: Any, most: int) -> int:
+    """Tokens that the model has positions for; `most` if it says nothing of that.
+
+    Positions of RoBERTa's kind begin behind the one of the padding.
+    """
+    found = getattr(model.config, "max_position_embeddings", most)
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            found = min(found, module.num_embeddings - module.padding_idx - 1)
+    return found
 
 
 def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> list[int]:

@@ -139,6 +139,25 @@ def test_a_model_whose_file_is_a_pointer_is_refused_in_words(tmp_path):
         make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
 
 
+def test_a_model_whose_positions_begin_behind_its_padding_takes_a_long_text(tmp_path):
+    import torch
+    from transformers import RobertaConfig, RobertaForSequenceClassification
+
+    from workers.reward.kinds.model import make
+
+    make_llama(tmp_path, pad=None)
+    config = RobertaConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=64, num_labels=1, pad_token_id=1, max_position_embeddings=34,
+    )  # fmt: skip
+    model = RobertaForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    score = make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
+    with torch.inference_mode():
+        right = model(torch.tensor([[0, *[WORDS.index("four")] * 31]])).logits.item()
+    assert score(["four "], [" four" * 100]) == pytest.approx([right], abs=1e-5)
+
+
 def test_a_head_with_two_outputs_is_refused_in_one_sentence_before_weights_are_read(tmp_path):
     from workers.reward.kinds.model import make
 
