@@ -16,7 +16,7 @@ from protocol.errors import ConfigError
 from protocol.model_files import TOKENIZERS
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
-from workers.reward.kinds.interface import Place
+from workers.reward.kinds.interface import Place, Unscorable
 
 
 def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
@@ -34,6 +34,11 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
             whole_ids(tokenizer, prompt, completion, limit=limit)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
+        if (largest := max((token for text in texts for token in text), default=0)) >= known:
+            raise Unscorable(
+                f"The tokenizer of the reward model {options.path} gives the token id {largest}, and the "
+                f"model knows {known}, from 0 on. Expected the tokenizer that the model was trained with."
+            )
         outputs: list[float] = []
         for begin in range(0, len(texts), options.batch):
             some = texts[begin : begin + options.batch]

@@ -10,7 +10,7 @@ from controller.check.named_rewards import named_problems
 from protocol.errors import ConfigError
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
-from workers.reward.kinds.interface import Place
+from workers.reward.kinds.interface import Place, Unscorable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "tasks"))
 
@@ -156,6 +156,20 @@ def test_a_model_whose_positions_begin_behind_its_padding_takes_a_long_text(tmp_
     with torch.inference_mode():
         right = model(torch.tensor([[0, *[WORDS.index("four")] * 31]])).logits.item()
     assert score(["four "], [" four" * 100]) == pytest.approx([right], abs=1e-5)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_fails_in_words(tmp_path):
+    from transformers import LlamaForSequenceClassification
+
+    from workers.reward.kinds.model import make
+
+    _, model = make_llama(tmp_path, pad=None, template="")
+    model.config.vocab_size = 6
+    LlamaForSequenceClassification(model.config).save_pretrained(tmp_path)
+    score = make(ModelReward(path=str(tmp_path)), Place("", "cpu"))
+    assert len(score(["what"], [" is"])) == 1
+    with pytest.raises(Unscorable, match="gives the token id 8, and the model knows 6, from 0 on"):
+        score(["what"], [" four"])
 
 
 def test_a_head_with_two_outputs_is_refused_in_one_sentence_before_weights_are_read(tmp_path):
