@@ -118,7 +118,7 @@ unit/workers/engines/vllm/test_vllm_engine.py: workers/engines/vllm/start worker
 unit/workers/models/test_apart.py: workers/trainer/sequence/no_leak
 unit/workers/models/test_mixtures.py: protocol/model_shape
 unit/workers/reward/kinds/test_answers.py: workers/reward/kinds/choice
-unit/workers/reward/kinds/test_judge.py: workers/reward/kinds/judge_cache
+unit/workers/reward/kinds/test_judge.py: workers/reward/api_key workers/reward/kinds/judge_cache
 unit/workers/reward/kinds/test_reward_model.py: protocol/rewards/classifier
 unit/workers/reward/test_mixture.py: workers/reward/together
 unit/workers/simulated/test_simulated_engine.py: workers/simulated/physics

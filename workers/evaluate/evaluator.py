@@ -19,6 +19,7 @@ from workers.evaluate.checkpoint import CheckpointEpisodes, CheckpointResponses
 from workers.evaluate.engine import LocalEngine
 from workers.evaluate.played import Lost, Played
 from workers.evaluate.rows_so_far import RowsSoFar
+from workers.reward.api_key import api_key
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -66,7 +67,7 @@ async def _player(stack: AsyncExitStack, settings: WorkerSettings, question: Map
     if question["base_url"]:
         from workers.evaluate.endpoint import Endpoint, EndpointEpisodes, EndpointResponses  # an extra
 
-        key = os.environ.get("OPENAI_API_KEY", "")
+        key = api_key("OPENAI_API_KEY")
         sampling = settings.evaluation_sampling
         endpoint = Endpoint(question["base_url"], question["model"], key, sampling)
         await stack.enter_async_context(endpoint)

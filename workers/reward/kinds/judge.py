@@ -6,7 +6,6 @@ and nowhere else.
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping
 from math import fsum
@@ -15,6 +14,7 @@ from typing import Any
 import httpx2
 
 from protocol.rewards.kinds import FIELD, Criterion, JudgeReward, find
+from workers.reward.api_key import api_key
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.reward.kinds.judge_cache import JudgeCache, digest_of
 from workers.reward.together import all_of
@@ -33,7 +33,7 @@ class _Trouble(Exception):
 
 
 def make(options: JudgeReward, place: Place) -> "Judge":
-    """A callable, async and of one response."""
+    """A callable, async and of one response. Raises: ConfigError if its key is none."""
     return Judge(options, place)
 
 
@@ -44,6 +44,8 @@ class Judge:
         self._options = options
         self._url = f"{options.base_url.rstrip('/')}/chat/completions"
         self._number = re.compile(options.number)
+        key = api_key(options.api_key_env)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._slots = asyncio.Semaphore(options.concurrency)
         self._cache = JudgeCache(place.run_dir if options.cache else "")
         self._client: httpx2.AsyncClient | None = None
@@ -102,10 +104,8 @@ class Judge:
         if self._client is None:
             limits = httpx2.Limits(max_connections=self._options.concurrency)
             self._client = httpx2.AsyncClient(timeout=self._options.request_s, limits=limits)
-        key = os.environ.get(self._options.api_key_env, "") if self._options.api_key_env else ""
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            answer = await self._client.post(self._url, json=body, headers=headers)
+            answer = await self._client.post(self._url, json=body, headers=self._headers)
         except (httpx2.TimeoutException, httpx2.TransportError) as error:
             raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip()) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:

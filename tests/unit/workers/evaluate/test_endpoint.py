@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ pytest.importorskip("httpx2", reason="the package httpx2 is not installed (pip i
 
 from workers.evaluate import endpoint as module
 from workers.evaluate.endpoint import Endpoint, EndpointEpisodes, EndpointResponses, _Playing
+from workers.evaluate.evaluator import _player
 from workers.evaluate.played import Lost
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]
@@ -51,6 +53,28 @@ def test_the_run_s_sampling_model_and_key_are_sent():
             }
         ]  # fmt: skip
         assert stub.keys == ["Bearer sk-1"]
+
+
+@pytest.mark.parametrize(("key", "sent"), [("sk-1\n", "Bearer sk-1"), ("sk\n1", None)])
+def test_the_key_of_the_environment_is_sent_as_a_header_takes_it_or_refused(monkeypatch, key, sent):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+
+    async def ask(stub):
+        settings = SimpleNamespace(
+            agent=SimpleNamespace(is_on=False), evaluation_sampling=SamplingSettings(),
+            rollout=SimpleNamespace(max_response_tokens=7),
+        )  # fmt: skip
+        async with AsyncExitStack() as stack:
+            player = await _player(stack, settings, {"base_url": stub.url, "model": "small"})
+            return await player.play(0, 0, {"prompt": "1 + 1?"})
+
+    with serving("two") as stub:
+        if sent is None:
+            with pytest.raises(ConfigError, match="environment variable OPENAI_API_KEY"):
+                asyncio.run(ask(stub))
+        else:
+            asyncio.run(ask(stub))
+            assert stub.keys == [sent]
 
 
 def test_what_may_be_better_next_time_is_asked_again():

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("httpx2", reason="pip install 'staleflow[judge]'")
 
+from protocol.errors import ConfigError
 from protocol.rewards.kinds import Criterion, JudgeReward
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.reward.kinds.judge import fill, make
@@ -174,6 +175,21 @@ async def test_a_request_that_is_refused_is_not_sent_again(endpoint, judged):
     ):
         await judged()
     assert len(endpoint.asked) == 1
+
+
+@pytest.mark.parametrize("ending", ["\n", " \r\n"])
+async def test_a_key_is_sent_without_the_line_end_of_its_file(endpoint, judged, monkeypatch, ending):
+    monkeypatch.setenv("MY_KEY", f"secret-1{ending}")
+    assert await judged(api_key_env="MY_KEY") == 0.7
+    assert endpoint.keys == ["secret-1"]
+
+
+@pytest.mark.parametrize("key", ["secret 1", "secret-1\nX: y", "secr\u00e9t"])
+async def test_what_is_no_key_is_refused_and_not_told(judged, monkeypatch, key):
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match="environment variable MY_KEY holds white space") as raised:
+        await judged(api_key_env="MY_KEY")
+    assert "secr" not in str(raised.value)
 
 
 async def test_nobody_there_is_a_failure(endpoint, judged):
