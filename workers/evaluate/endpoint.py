@@ -55,7 +55,7 @@ class Endpoint:
         }  # fmt: skip
 
     async def __aenter__(self) -> Self:
-        self._client = httpx2.AsyncClient(timeout=REQUEST_S)
+        self._client = httpx2.AsyncClient(timeout=None)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -88,11 +88,19 @@ class Endpoint:
         """Raises: _Trouble, Lost, ConfigError."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            answer = await self._client.post(f"{self.base_url}/chat/completions", json=body, headers=headers)
-        except (httpx2.TimeoutException, httpx2.TransportError) as error:
-            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip()) from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ConfigError(f"--base-url {self.base_url} cannot be asked: {error}.") from None
+            async with asyncio.timeout(REQUEST_S):  # a limit of the client's would count from byte to byte
+                answer = await self._client.post(
+                    f"{self.base_url}/chat/completions", json=body, headers=headers
+                )
+        except TimeoutError:
+            raise _Trouble(f"the request took longer than {REQUEST_S:g} s") from None
+        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
+            raise ConfigError(
+                f"--base-url {self.base_url} cannot be asked: {error} Expected http://HOST:PORT/v1 or "
+                "https://."
+            ) from None
+        except httpx2.HTTPError as error:
+            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip(" .")) from None
         shown = f"it answered {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"
         if answer.status_code in AGAIN or answer.status_code >= 500:
             raise _Trouble(shown)
@@ -109,8 +117,8 @@ class Endpoint:
             message = check_answer(choice["message"])
             usage = told.get("usage") or {}
             ending = "length" if choice.get("finish_reason") == "length" else "stop"
-            return EndpointAnswer(message, ending, int(usage.get("completion_tokens") or 0))
-        except (ValueError, LookupError, TypeError, AttributeError):
+            return EndpointAnswer(message, ending, max(0, int(usage.get("completion_tokens") or 0)))
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             raise _Trouble(f"{shown}, which is no chat completion") from None
 
 

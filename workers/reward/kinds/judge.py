@@ -103,15 +103,20 @@ class Judge:
         """What the judge says. Raises: _Trouble, Unscorable."""
         if self._client is None:
             limits = httpx2.Limits(max_connections=self._options.concurrency)
-            self._client = httpx2.AsyncClient(timeout=self._options.request_s, limits=limits)
+            self._client = httpx2.AsyncClient(timeout=None, limits=limits)
+        limit_s = self._options.request_s
         try:
-            answer = await self._client.post(self._url, json=body, headers=self._headers)
-        except (httpx2.TimeoutException, httpx2.TransportError) as error:
-            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip()) from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            async with asyncio.timeout(limit_s):  # a limit of the client's would count from byte to byte
+                answer = await self._client.post(self._url, json=body, headers=self._headers)
+        except TimeoutError:
+            raise _Trouble(f"the request took longer than `request_s` = {limit_s:g} s") from None
+        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
             raise Unscorable(
-                f"The judge at {self._url} cannot be asked: {error}. Check `base_url`."
+                f"The judge at {self._url} cannot be asked: {error} Check `base_url`: expected "
+                "http://HOST:PORT/v1 or https://."
             ) from None
+        except httpx2.HTTPError as error:
+            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip(" .")) from None
         shown = f"it answered {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"
         if answer.status_code in AGAIN or answer.status_code >= 500:
             raise _Trouble(shown, _retry_after(answer.headers.get("Retry-After")))
@@ -124,7 +129,7 @@ class Judge:
         try:
             choice = answer.json()["choices"][0]
             text, ending = choice["message"]["content"], choice.get("finish_reason")
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise _Trouble(f"{shown}, which is no chat completion") from None
         if ending == "length":
             raise _Trouble("its answer was cut off; raise `max_tokens` of this reward")

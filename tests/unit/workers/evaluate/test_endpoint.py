@@ -95,6 +95,35 @@ def test_a_wrong_key_or_model_ends_the_evaluation_at_once():
         assert len(stub.asked) == 1
 
 
+def test_an_endpoint_without_a_protocol_ends_the_evaluation_at_once():
+    with pytest.raises(ConfigError, match=r"--base-url 127.0.0.1:9/v1 cannot be asked: .* Expected http://"):
+        chat(SimpleNamespace(url="127.0.0.1:9/v1"))
+
+
+def counted(tokens):
+    choice = {"finish_reason": "stop", "message": {"content": "one"}}
+    return 200, json.dumps({"choices": [choice], "usage": {"completion_tokens": tokens}})
+
+
+@pytest.mark.parametrize(
+    "strange", [counted(float("inf")), (200, '{"choices": ' + "[" * 100_000)], ids=["infinite", "deep"]
+)
+def test_a_strange_answer_is_asked_for_again(strange):
+    with serving(strange, "two") as stub:
+        assert chat(stub).message["content"] == "two"
+
+
+def test_no_answer_has_fewer_than_no_tokens():
+    with serving(counted(-5)) as stub:
+        assert chat(stub).tokens == 0
+
+
+def test_an_answer_that_does_not_end_is_asked_for_again(monkeypatch):
+    monkeypatch.setattr(module, "REQUEST_S", 0.0)
+    with serving("two") as stub, pytest.raises(Lost, match=r"6 requests.*the request took longer than 0 s"):
+        chat(stub)
+
+
 def test_a_request_that_is_refused_ends_its_attempt_alone():
     with serving((400, "too long")) as stub, pytest.raises(Lost, match="too long"):
         chat(stub)

@@ -1,6 +1,7 @@
 """The reward `judge` against a stub endpoint: numbers become rewards, and nothing else does."""
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -115,8 +116,9 @@ async def test_a_number_becomes_a_reward_and_the_key_comes_from_the_environment(
         (says("I look at the scale /10"), "has no number"),
         (says("4 would be too harsh, as", ending="length"), "cut off; raise `max_tokens` of this reward"),
         (None, "the request ended with RemoteProtocolError"),
+        ((200, b'{"choices": ' + b"[" * 100_000), "which is no chat completion"),
     ],
-    ids=["429", "500", "html", "empty", "null", "words", "range", "nan", "scale", "cut", "nothing"],
+    ids=["429", "500", "html", "empty", "null", "words", "range", "nan", "scale", "cut", "nothing", "deep"],
 )  # fmt: skip
 async def test_trouble_is_asked_again_and_never_a_reward(endpoint, judged, trouble, words):
     endpoint.answers = [trouble] * 2
@@ -190,6 +192,29 @@ async def test_what_is_no_key_is_refused_and_not_told(judged, monkeypatch, key):
     with pytest.raises(ConfigError, match="environment variable MY_KEY holds white space") as raised:
         await judged(api_key_env="MY_KEY")
     assert "secr" not in str(raised.value)
+
+
+async def test_a_url_without_a_protocol_is_asked_once_and_said_so(judged):
+    with pytest.raises(Unscorable, match=r"cannot be asked: .* expected http://HOST:PORT/v1"):
+        await judged(base_url="127.0.0.1:8000/v1", retries=4)
+
+
+async def test_an_answer_that_comes_byte_by_byte_ends_with_its_request(judged):
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 200000\r\n\r\n")
+            for _ in range(200_000):
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with pytest.raises(Unscorable, match=r"took longer than `request_s` = 0\.05 s"):
+        await judged(base_url=url, retries=0, request_s=0.05)
+    server.close()
 
 
 async def test_nobody_there_is_a_failure(endpoint, judged):
