@@ -293,6 +293,15 @@ def test_an_export_of_a_file_that_is_changed_meanwhile_says_so(tmp_path):
             list(lines)
 
 
+def test_a_tracker_of_another_shape_is_told_in_words(tmp_path, capsys):
+    run = recorded(tmp_path / "run")
+    put(run, 1)
+    (tmp_path / "mine.py").write_text("def make(run):\n    pass\n")
+    name = f"{tmp_path / 'mine.py'}:make"
+    assert main(["export", str(run), "--to", name]) == 1
+    assert f"{name} did not take the run: TypeError: make() takes 1 positional" in capsys.readouterr().err
+
+
 def test_news_of_the_end_that_nobody_takes_are_one_sentence(tmp_path, monkeypatch):
     answers, told = Event(), []
     monkeypatch.setattr("controller.view.exports.outgoing.END_S", 0.05)
