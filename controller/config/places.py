@@ -114,5 +114,8 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
             or (is_model and os.path.exists(found / "config.json"))
         )  # fmt: skip
         if is_there:
-            return f"{found.resolve()}{separator}{name}"
+            whole = found.resolve()
+            if os.path.exists(found) and not os.path.exists(whole):
+                whole = found  # a pipe of a shell's: what it links to is in no folder
+            return f"{whole}{separator}{name}"
     return value

@@ -31,7 +31,7 @@ Format = Literal[
 
 
 def format_of(path: str) -> tuple[Format, list[str]]:
-    """How a path is read, and the files that it stands for."""
+    """How a path is read, and the files that it stands for. Raises: OSError if one cannot be read."""
     if os.path.isdir(path):
         if any((Path(path) / name).is_file() for name in SAVED):
             return "saved", []
@@ -61,7 +61,8 @@ def open_table(settings: RowSettings, most: int | None = None) -> Table:
         kind, files = format_of(path)
         mixed = [file for file in files if _of_file(file) != kind]
     except OSError as error:
-        raise ConfigError(f"data.path {path!r} cannot be read: {error.strerror}.") from error
+        which = f"{error.filename}: " if error.filename not in (None, path) else ""
+        raise ConfigError(f"data.path {path!r} cannot be read: {which}{error.strerror}.") from error
     if kind == "nothing":
         raise ConfigError(
             f"data.path is {path!r}, and there is no such file or folder in {os.getcwd()}. Expected "
@@ -99,8 +100,9 @@ def open_table(settings: RowSettings, most: int | None = None) -> Table:
 
 
 def _of_file(path: str) -> Format:
-    if not os.path.isfile(path):
-        raise OSError(errno.ESPIPE, "it is a pipe or a device; write it to a file, which can be read again")
+    if os.path.exists(path) and not os.path.isfile(path):
+        text = "it is a pipe or a device; write it to a file, which can be read again"
+        raise OSError(errno.ESPIPE, text, path)
     with open(path, "rb") as file:
         begin = file.read(64)
     if begin.startswith(b"PAR1"):

@@ -67,7 +67,7 @@ class PromptSource:
         self._pass = self._position = 0  # of the next row of a table
         if iterable is not None:
             self._rows = self._follow_iterable(iterable)
-        elif format_of(config.data.path)[0] == "function":
+        elif _is_function(config.data.path):
             self._rows = self._follow_function(load_object(config.data.path))
         else:
             self._table = self._open(most)
@@ -203,3 +203,10 @@ def _in_words(iterable: Iterable[object]) -> Iterator[object]:
 def _failed(error: BaseException) -> ConfigError:
     trace = "".join(traceback.format_exception(error))[-4000:]
     return ConfigError(f"The prompt source raised {type(error).__name__}: {error}. Mend it; where:\n{trace}")
+
+
+def _is_function(path: str) -> bool:
+    try:
+        return format_of(path)[0] == "function"
+    except OSError:  # opening it says what is wrong
+        return False

@@ -49,7 +49,7 @@ class JsonLines(Rows):
         place = f"{self._path}, line {number}"
         try:
             return place, json.loads(line.decode("utf-8-sig"))
-        except ValueError as error:  # bad JSON and bad UTF-8 alike
+        except (ValueError, RecursionError) as error:  # bad JSON, bad UTF-8 and lists in lists alike
             raise ConfigError(
                 f"{place} is not JSON: {error}. Expected JSON, one object per line, in UTF-8."
             ) from error

@@ -1,5 +1,6 @@
 """What is beside the configuration is found there: trackers and programs of the user's own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_a_name_that_no_file_can_have_is_left_for_check_to_name(tmp_path):
     found = with_absolute_paths(Config.model_validate(tree, strict=False), tmp_path)
     assert (found.agent.function, found.data.path, found.model.path) == (f"{name}.py:run", name, name)
     assert found.notify.command == (f"{name}.sh",)
+
+
+def test_a_pipe_of_a_shell_keeps_its_name(tmp_path):
+    reads, writes = os.pipe()
+    tree = {"data": {"path": f"/dev/fd/{reads}"}}
+    assert with_absolute_paths(Config.model_validate(tree), tmp_path).data.path == f"/dev/fd/{reads}"
+    os.close(reads)
+    os.close(writes)
 
 
 @pytest.fixture

@@ -215,5 +215,14 @@ def test_a_name_of_the_hub_is_refused_in_words_where_it_cannot_be_had(monkeypatc
 
 def test_a_pipe_is_refused_in_words_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows.jsonl")
-    with pytest.raises(ConfigError, match=r"rows\.jsonl cannot be read: it is a pipe or a device"):
+    with pytest.raises(ConfigError, match=r"rows\.jsonl' cannot be read: it is a pipe or a device"):
         Sources(Config.model_validate({"data": {"path": str(tmp_path / "rows.jsonl")}}), None)
+    with pytest.raises(ConfigError, match=r"rows\.jsonl' cannot be read: it is a pipe or a device"):
+        PromptSource(config(tmp_path / "rows.jsonl"))
+
+
+def test_a_link_to_nothing_in_a_folder_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n')
+    (tmp_path / "b.jsonl").symlink_to("gone.jsonl")
+    with pytest.raises(ConfigError, match=r"cannot be read: .*/b\.jsonl: No such file or directory"):
+        PromptSource(config(tmp_path))

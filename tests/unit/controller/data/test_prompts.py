@@ -52,6 +52,13 @@ def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path: Path) -> None:
     assert rows == ['{"prompt":"é"}'.encode(), b'{"prompt":"b"}']
 
 
+def test_a_line_of_lists_in_lists_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": ' + "[" * 100_000)
+    with pytest.raises(ConfigError, match=r"data\.jsonl, line 1 is not JSON: maximum recursion depth"):
+        PromptSource(config(path)).read(1)
+
+
 def test_columns_get_the_names_that_the_run_expects(tmp_path: Path) -> None:
     rows = [{"question": "q", "prompt": "old", "id": 1}]
     source = PromptSource(config(columns={"prompt": "question"}), rows)
