@@ -26,7 +26,7 @@ class OwnTracker:
 
     def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Have a record of these steps and of no others. Raises: what the tracker raises."""
-        self._take("begin", self._made.begin(Copies(lines)))
+        self._take("begin", self._made.begin(LinesOfItsOwn(lines)))
 
     def step(self, line: Mapping[str, Any]) -> None:
         """One step more. Raises: what the tracker raises."""
@@ -46,7 +46,7 @@ class OwnTracker:
         raise ConfigError(f"logging.trackers: {self._name} {how}; {EXPECTED}.")
 
 
-class Copies(Sequence[dict[str, Any]]):
+class LinesOfItsOwn(Sequence[dict[str, Any]]):
     """Lines of which each is copied when it is asked for, so that none is held."""
 
     def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:

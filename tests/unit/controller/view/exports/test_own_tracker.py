@@ -8,7 +8,7 @@ import pytest
 from controller.cli.main import main
 from controller.view.exports import outgoing
 from controller.view.exports.outgoing import Looker, Outgoing
-from controller.view.exports.own_tracker import Copies
+from controller.view.exports.own_tracker import LinesOfItsOwn
 from controller.view.exports.trackers import Sending, make_tracker
 from protocol.errors import ConfigError
 from tests.support.shown_run import recorded
@@ -166,7 +166,7 @@ def test_an_export_says_in_a_sentence_what_became_of_it(tmp_path, mine, capsys, 
 
 def test_lines_of_its_own_are_a_sequence():
     lines = [{"step": 1, "staleness/hist": {"0": 2}}, {"step": 2}]
-    own = Copies(lines)
+    own = LinesOfItsOwn(lines)
     assert (len(own), own[1], own[-1:], [*own]) == (2, lines[1], lines[1:], lines)
     own[0]["staleness/hist"].clear()
     own[:1][0].clear()
