@@ -1,6 +1,8 @@
 """Differences between runs of one seed, with their intervals."""
 
-from benchmarks.staleness_quality import against, tell_pairs
+import pytest
+
+from benchmarks.staleness_quality import against, gain_at_the_end, tell_pairs
 
 
 def cell(*after: float) -> list[dict[str, float]]:
@@ -24,3 +26,8 @@ def test_pairs_are_told_bound_by_bound_and_over_all_bounds(capsys):
     assert first == "kv_kept less corrected, bound 1: +0.000 ±1.271, 2 pairs"
     assert second == "kv_kept less corrected, bound 4: +0.200, 1 pairs"
     assert both == "kv_kept less corrected, mean over bounds per seed: +0.025 ±1.588, 2 seeds"
+
+
+def test_what_is_gained_at_the_end_is_of_the_last_two_tenths():
+    assert gain_at_the_end([0.0] * 16 + [0.5, 0.5, 0.6, 0.8]) == pytest.approx(0.1)
+    assert gain_at_the_end([0.5, 0.6]) == pytest.approx(0.1)
