@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import httpx2
-
 from protocol.errors import ConfigError
 from protocol.settings import SamplingSettings, WorkerSettings
 from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
@@ -21,9 +19,9 @@ from workers.agent.pool import AgentPool
 from workers.evaluate.checkpoint import environment_seed, worth
 from workers.evaluate.played import Lost, Played
 from workers.evaluate.told_conversations import ToldConversations
+from workers.reward.chat_requests import NoAddress, Trouble, ask, client
 from workers.reward.worker import template_arguments
 
-AGAIN = frozenset((408, 409, 425, 429))
 RETRIES = 5
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
 REQUEST_S = 600.0
@@ -31,7 +29,6 @@ NOT_OPENAIS = ("top_k", "min_p", "min_tokens")
 """What OpenAI's API does not know; it is sent where it is set, for the servers that do. So is a row's own
 `chat_template_kwargs`."""
 NO_TOKENS = "policy.generate needs tokens, which an endpoint does not take: use policy.chat, or a checkpoint."
-MAX_SHOWN = 300  # characters of what an endpoint said
 Talk = Sequence[Mapping[str, Any]]
 
 
@@ -55,7 +52,7 @@ class Endpoint:
         }  # fmt: skip
 
     async def __aenter__(self) -> Self:
-        self._client = httpx2.AsyncClient(timeout=None)
+        self._client = client()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -74,36 +71,24 @@ class Endpoint:
             | ({"tools": tools} if tools else {})
             | ({"chat_template_kwargs": template_kwargs} if template_kwargs else {})
         )
-        last = ""
+        last = Trouble("")
         for attempt in range(RETRIES + 1):
             if attempt:
-                await asyncio.sleep(min(BACKOFF_S * 2**attempt, MAX_BACKOFF_S))
+                pause_s = BACKOFF_S * 2**attempt if last.wait_s is None else last.wait_s
+                await asyncio.sleep(min(pause_s, MAX_BACKOFF_S))
             try:
                 return await self._ask(body)
-            except _Trouble as trouble:
-                last = str(trouble)
+            except Trouble as trouble:
+                last = trouble
         raise Lost(f"{self.base_url} gave no answer in {RETRIES + 1} requests, the last time because {last}.")
 
     async def _ask(self, body: Mapping[str, Any]) -> EndpointAnswer:
-        """Raises: _Trouble, Lost, ConfigError."""
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        """Raises: Trouble, Lost, ConfigError."""
+        url = f"{self.base_url}/chat/completions"
         try:
-            async with asyncio.timeout(REQUEST_S):  # a limit of the client's would count from byte to byte
-                answer = await self._client.post(
-                    f"{self.base_url}/chat/completions", json=body, headers=headers
-                )
-        except TimeoutError:
-            raise _Trouble(f"the request took longer than {REQUEST_S:g} s") from None
-        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
-            raise ConfigError(
-                f"--base-url {self.base_url} cannot be asked: {error} Expected http://HOST:PORT/v1 or "
-                "https://."
-            ) from None
-        except httpx2.HTTPError as error:
-            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip(" .")) from None
-        shown = f"it answered {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"
-        if answer.status_code in AGAIN or answer.status_code >= 500:
-            raise _Trouble(shown)
+            answer, shown = await ask(self._client, url, body, self.key, within_s=REQUEST_S)
+        except NoAddress as error:
+            raise ConfigError(f"--base-url {self.base_url} cannot be asked: {error}") from None
         if answer.status_code in (401, 403, 404):
             raise ConfigError(
                 f"{self.base_url} refuses every request: {shown}. Check --base-url, --model and "
@@ -119,11 +104,7 @@ class Endpoint:
             ending = "length" if choice.get("finish_reason") == "length" else "stop"
             return EndpointAnswer(message, ending, max(0, int(usage.get("completion_tokens") or 0)))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise _Trouble(f"{shown}, which is no chat completion") from None
-
-
-class _Trouble(Exception):
-    """What may be better next time."""
+            raise Trouble(f"{shown}, which is no chat completion") from None
 
 
 class EndpointResponses:

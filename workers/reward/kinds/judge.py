@@ -15,21 +15,12 @@ import httpx2
 
 from protocol.rewards.kinds import FIELD, Criterion, JudgeReward, find
 from workers.reward.api_key import api_key
+from workers.reward.chat_requests import MAX_SHOWN, NoAddress, Trouble, ask, client
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.reward.kinds.judge_cache import JudgeCache, digest_of
 from workers.reward.together import all_of
 
 MAX_BACKOFF_S = 60.0
-MAX_SHOWN = 300  # characters of what an endpoint said
-AGAIN = frozenset((408, 409, 425, 429))
-
-
-class _Trouble(Exception):
-    """What may be better next time; the text is for the user, `wait_s` from the endpoint."""
-
-    def __init__(self, text: str, wait_s: float | None = None) -> None:
-        super().__init__(text)
-        self.wait_s = wait_s
 
 
 def make(options: JudgeReward, place: Place) -> "Judge":
@@ -44,8 +35,7 @@ class Judge:
         self._options = options
         self._url = f"{options.base_url.rstrip('/')}/chat/completions"
         self._number = re.compile(options.number)
-        key = api_key(options.api_key_env)
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._key = api_key(options.api_key_env)
         self._slots = asyncio.Semaphore(options.concurrency)
         self._cache = JudgeCache(place.run_dir if options.cache else "")
         self._client: httpx2.AsyncClient | None = None
@@ -88,7 +78,7 @@ class Judge:
             try:
                 async with self._slots:
                     return self._number_in(await self._answer(body))
-            except _Trouble as trouble:
+            except Trouble as trouble:
                 last = trouble
             if attempt < self._options.retries:
                 pause_s = self._options.backoff_s * 2**attempt if last.wait_s is None else last.wait_s
@@ -100,26 +90,17 @@ class Judge:
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> str:
-        """What the judge says. Raises: _Trouble, Unscorable."""
+        """What the judge says. Raises: Trouble, Unscorable."""
         if self._client is None:
             limits = httpx2.Limits(max_connections=self._options.concurrency)
-            self._client = httpx2.AsyncClient(timeout=None, limits=limits)
-        limit_s = self._options.request_s
+            self._client = client(limits=limits)
+        within_s = self._options.request_s
         try:
-            async with asyncio.timeout(limit_s):  # a limit of the client's would count from byte to byte
-                answer = await self._client.post(self._url, json=body, headers=self._headers)
-        except TimeoutError:
-            raise _Trouble(f"the request took longer than `request_s` = {limit_s:g} s") from None
-        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
-            raise Unscorable(
-                f"The judge at {self._url} cannot be asked: {error} Check `base_url`: expected "
-                "http://HOST:PORT/v1 or https://."
-            ) from None
-        except httpx2.HTTPError as error:
-            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip(" .")) from None
-        shown = f"it answered {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"
-        if answer.status_code in AGAIN or answer.status_code >= 500:
-            raise _Trouble(shown, _retry_after(answer.headers.get("Retry-After")))
+            answer, shown = await ask(
+                self._client, self._url, body, self._key, within_s=within_s, limit="request_s"
+            )
+        except NoAddress as error:
+            raise Unscorable(f"The judge at {self._url} cannot be asked: {error} Check `base_url`.") from None
         if answer.status_code != 200:
             hint = f" The key is read from {self._options.api_key_env}." if answer.status_code == 401 else ""
             raise Unscorable(
@@ -130,26 +111,26 @@ class Judge:
             choice = answer.json()["choices"][0]
             text, ending = choice["message"]["content"], choice.get("finish_reason")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise _Trouble(f"{shown}, which is no chat completion") from None
+            raise Trouble(f"{shown}, which is no chat completion") from None
         if ending == "length":
-            raise _Trouble("its answer was cut off; raise `max_tokens` of this reward")
+            raise Trouble("its answer was cut off; raise `max_tokens` of this reward")
         if not isinstance(text, str):
-            raise _Trouble(f"the answer's content is {type(text).__name__}, and no text")
+            raise Trouble(f"the answer's content is {type(text).__name__}, and no text")
         return text
 
     def _number_in(self, text: str) -> float:
-        """Raises: _Trouble."""
+        """Raises: Trouble."""
         options, matches = self._options, self._number.finditer(text)
         found = [match[1] for match in matches if match[1] is not None]
         shown = f"{' '.join(text.split())[-MAX_SHOWN:]!r}"
         if not found:
-            raise _Trouble(f"{shown} has no number as `number` describes it")
+            raise Trouble(f"{shown} has no number as `number` describes it")
         try:
             number = float(found[-1])
         except ValueError:
-            raise _Trouble(f"{found[-1]!r:.80} in {shown} is no number") from None
+            raise Trouble(f"{found[-1]!r:.80} in {shown} is no number") from None
         if not options.lowest <= number <= options.highest:
-            raise _Trouble(f"{number:g} is not from {options.lowest:g} to {options.highest:g}")
+            raise Trouble(f"{number:g} is not from {options.lowest:g} to {options.highest:g}")
         return number
 
 
@@ -176,10 +157,3 @@ def as_text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(one, Mapping) and "content" in one for one in value):
         return "\n\n".join(f"{one.get('role', 'user')}: {as_text(one['content'])}" for one in value)
     return str(value)
-
-
-def _retry_after(value: str | None) -> float | None:
-    try:
-        return max(0.0, float(value)) if value is not None else None
-    except ValueError:
-        return None  # a date: our own pause does as well

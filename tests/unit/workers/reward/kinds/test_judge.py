@@ -195,7 +195,7 @@ async def test_what_is_no_key_is_refused_and_not_told(judged, monkeypatch, key):
 
 
 async def test_a_url_without_a_protocol_is_asked_once_and_said_so(judged):
-    with pytest.raises(Unscorable, match=r"cannot be asked: .* expected http://HOST:PORT/v1"):
+    with pytest.raises(Unscorable, match=r"cannot be asked: .* Expected http://HOST:PORT/v1"):
         await judged(base_url="127.0.0.1:8000/v1", retries=4)
 
 

@@ -1,0 +1,68 @@
+"""Requests to an OpenAI-compatible endpoint: of the reward `judge`, and of an evaluation without a run.
+
+Invariant: what may be better next time is told apart from what no other request would change.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import httpx2
+
+AGAIN = frozenset((408, 409, 425, 429))  # and 5xx
+MAX_SHOWN = 300  # characters of what an endpoint said
+
+
+class Trouble(Exception):
+    """What may be better next time; the text is for the user, `wait_s` from the endpoint."""
+
+    def __init__(self, text: str, wait_s: float | None = None) -> None:
+        super().__init__(text)
+        self.wait_s = wait_s
+
+
+class NoAddress(Exception):
+    """The address can be asked nothing."""
+
+
+class EndpointReply(NamedTuple):
+    """What came, of whatever status that is not worth another request."""
+
+    response: httpx2.Response
+    shown: str  # its status and the beginning of its text, for the user
+
+
+def client(**options: Any) -> httpx2.AsyncClient:
+    """A client of httpx2 without limits of time: its own count from byte to byte."""
+    return httpx2.AsyncClient(timeout=None, **options)
+
+
+async def ask(
+    by: httpx2.AsyncClient, url: str, body: Mapping[str, Any], key: str, *, within_s: float, limit: str = ""
+) -> EndpointReply:
+    """The answer to one request, whole within so many seconds; `limit` is the name of that limit.
+
+    Raises: Trouble; NoAddress.
+    """
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        async with asyncio.timeout(within_s):
+            response = await by.post(url, json=body, headers=headers)
+    except TimeoutError:
+        named = f"`{limit}` = " if limit else ""
+        raise Trouble(f"the request took longer than {named}{within_s:g} s") from None
+    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
+        raise NoAddress(f"{error} Expected http://HOST:PORT/v1 or https://.") from None
+    except httpx2.HTTPError as error:
+        raise Trouble(f"the request ended with {type(error).__name__} {error}".rstrip(" .")) from None
+    shown = f"it answered {response.status_code}: {' '.join(response.text.split())[:MAX_SHOWN]}"
+    if response.status_code in AGAIN or response.status_code >= 500:
+        raise Trouble(shown, _retry_after(response.headers.get("Retry-After")))
+    return EndpointReply(response, shown)
+
+
+def _retry_after(value: str | None) -> float | None:
+    try:
+        return max(0.0, float(value)) if value is not None else None
+    except ValueError:
+        return None  # a date: our own pause does as well
