@@ -30,7 +30,10 @@ class Unusable(Exception):
 
 @contextmanager
 def outside_a_run() -> Generator[None]:
-    """Where a strategy is asked and no run ends by its mistakes: their words name none that goes on."""
+    """For a strategy that is asked beside a run or without one: a PluginError tells nobody to resume a run.
+
+    Raises: PluginError, as the strategy does.
+    """
     try:
         yield
     except PluginError as error:

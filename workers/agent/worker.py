@@ -95,13 +95,13 @@ class AgentHost:
         self._door: Door | None = None
         self._suspects: deque[tuple[int, int]] = deque(maxlen=MAX_SUSPECTS)
         self._is_draining = False
-        self._not_awaited: set[asyncio.Task[None]] = set()  # that a drain cancels
+        self._cancellable: set[asyncio.Task[None]] = set()  # by a drain
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
 
     def drain(self) -> None:
         """Return from `run` at once: episodes in hand are begun again elsewhere, their turns known."""
         self._is_draining = True
-        for task in self._not_awaited:
+        for task in self._cancellable:
             task.cancel()
         self._wake()
 
@@ -142,8 +142,8 @@ class AgentHost:
 
     def _create(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._tasks.create_task(work, name=name)
-        self._not_awaited.add(task)
-        task.add_done_callback(self._not_awaited.discard)
+        self._cancellable.add(task)
+        task.add_done_callback(self._cancellable.discard)
         if self._is_draining:
             task.cancel()
         return task
