@@ -1,8 +1,8 @@
-"""Pictures of every page of the view: `python -m docs.make_screenshots RUN [RUN ...] -o DIR`.
+"""Pictures of the pages of the view: `python -m docs.make_screenshots RUN [RUN ...] -o DIR`.
 
-At 1280x800 and 1920x1080, light and dark, of a view that it starts itself. Needs playwright (pip install
-playwright) and a Chromium of the system. Ends with 1 if a page is wider than its window, says something is
-wrong, or logs an error.
+At 1280x800 and 1920x1080, light and dark, of a view that it starts itself; not of Controls, which is empty
+where a run is over. Needs playwright (pip install playwright) and a Chromium of the system. Ends with 1 if a
+page is wider than its window, says something is wrong, or logs an error.
 """
 
 import argparse
@@ -23,7 +23,6 @@ PAGES = (
     "metrics",
     "whatif",
     "compare",
-    "controls",
 )
 SIZES = ((1280, 800), (1920, 1080))
 SCHEMES = ("light", "dark")
@@ -90,6 +89,10 @@ def taken(link: str, pages: list[str], output: Path) -> int:
                     page.wait_for_load_state("networkidle", timeout=WAIT_MS)
                     page.locator("#where", has_text=f"event {int(moment):,} of").wait_for(timeout=WAIT_MS)
                     page.wait_for_selector("#page:not(.busy)", timeout=WAIT_MS)
+                    if path == "why":  # of an event that gave commands
+                        page.keyboard.press("]")
+                        idle = page.locator("#page", has_text="It gave no command.")
+                        idle.wait_for(state="detached", timeout=WAIT_MS)
                     file = output / f"{path}_{width}_{scheme}.png"
                     page.screenshot(path=str(file), full_page=False)
                     trouble = page.inner_text("#trouble") if page.is_visible("#trouble") else ""

@@ -171,6 +171,18 @@ def test_the_deadline_of_a_group_is_a_line_in_its_life_or_told_where_it_has_not_
     page.unroute_all(behavior="wait")  # else an answer on its way finds no page
 
 
+def test_an_axis_has_room_for_the_marks_that_it_has_at_last(page):
+    code = """async () => {
+        const { room } = await import("/pages/metrics.js");
+        const axis = { font: ["12px sans-serif"], ticks: { size: 10 }, gap: 5 };
+        const self = { ctx: document.createElement("canvas").getContext("2d"), axes: [null, axis] };
+        const asked = (words, round) => (axis._size = room(self, words, 1, round));
+        return [asked(["0.5", "1"], 1), asked(["0.75", "1"], 2), asked(["1"], 3)];
+    }"""
+    first, second, third = page.evaluate(code)
+    assert first < second == third
+
+
 def test_a_page_that_is_behind_a_run_says_so(page):
     def behind(route):
         now = route.fetch().json()

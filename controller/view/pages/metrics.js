@@ -159,8 +159,8 @@ function tick(value, digits) {
 /** Pixels beside a plot for the longest of its numbers, the ticks and a gap. */
 export function room(self, words, place, round) {
   const axis = self.axes[place];
-  if (round > 1) return axis._size; // as uPlot asks again: else it would never come to an end
   self.ctx.font = axis.font[0];
   const widest = Math.max(0, ...(words ?? []).map((one) => self.ctx.measureText(one).width));
-  return Math.ceil(axis.ticks.size + axis.gap + widest / devicePixelRatio) + 2;
+  const wanted = Math.ceil(axis.ticks.size + axis.gap + widest / devicePixelRatio) + 2;
+  return round > 1 ? Math.max(axis._size, wanted) : wanted; // uPlot asks again with other marks: what only grows comes to an end
 }
