@@ -29,7 +29,6 @@ from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core import commands, events
 from controller.core.core import Core
-from controller.core.events import Event
 from controller.core.worker_settings import with_secrets, worker_settings
 from controller.data.held_out import read_held_out
 from controller.durability.release import facts_of
@@ -84,11 +83,11 @@ class Shell:
         self._on_step, self._on_warning, self._on_progress = on_step, on_warning, on_progress
         self._on_evaluation = on_evaluation
         self._stack = ExitStack()
-        self._inbox: list[tuple[Event, tuple[bytes, ...]]] = []
+        self._inbox: list[tuple[events.Event, tuple[bytes, ...]]] = []
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
-        self._first_events: list[Event] = [events.Started()]
+        self._first_events: list[events.Event] = [events.Started()]
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
         self.has_begun = False  # whether the initial model is there, and the core at work
         self._over = asyncio.Event()
@@ -97,7 +96,7 @@ class Shell:
     async def open(self) -> None:
         """Take the run directory, listen, and find the prompts. Raises: ConfigError; nothing is left then."""
         with ExitStack() as stack:
-            leave_what_is_there = stack.enter_context(rare_collections())
+            self._collector = stack.enter_context(rare_collections())
             self.directory = RunDirectory(self._config)
             stack.callback(self.directory.close)
             self._status = StatusFile(
@@ -132,7 +131,7 @@ class Shell:
             self._server.start()
             self.directory.publish_address(self._server.endpoint)
             self._start = time.monotonic() - (past.now if past else 0.0)
-            leave_what_is_there()
+            self._collector.leave_what_is_there()
             self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -247,7 +246,7 @@ class Shell:
         log.warning(text)
         self._on_warning(text)
 
-    def _post(self, event: Event, frames: tuple[bytes, ...] = ()) -> None:
+    def _post(self, event: events.Event, frames: tuple[bytes, ...] = ()) -> None:
         """Queue an event for the next turn, which a drain makes at once."""
         if self._over.is_set():
             return
@@ -264,10 +263,12 @@ class Shell:
         batch, self._inbox = self._inbox, []
         now = time.monotonic() - self._start
         try:
-            for command in self._stepper.turn(now, batch):
+            wanted = self._stepper.turn(now, batch)
+            for command in wanted:
                 self._execute(command)
             self._set_timer(now)
             self._snapshots.after_turn(self._stepper, events=len(batch), now=now)
+            self._collector.after(len(batch) + len(wanted))
         except Exception as error:  # a bug of ours, or the disk: the run cannot go on
             self._fail(error)
 

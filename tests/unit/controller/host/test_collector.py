@@ -1,8 +1,9 @@
 """Python's garbage collector while a run goes on: rarer, and afterwards as before."""
 
 import gc
+import weakref
 
-from controller.host.collector import YOUNG, never_collected, rare_collections
+from controller.host.collector import HANDLED, YOUNG, never_collected, rare_collections
 
 
 def test_collections_are_rare_inside_and_as_before_outside():
@@ -15,11 +16,11 @@ def test_collections_are_rare_inside_and_as_before_outside():
 
 
 def test_what_is_there_later_can_be_left_too():
-    with rare_collections() as leave_what_is_there:
+    with rare_collections() as collector:
         before = gc.get_freeze_count()
         kept = [[] for _ in range(1000)]
         assert gc.get_freeze_count() == before
-        leave_what_is_there()
+        collector.leave_what_is_there()
         assert gc.get_freeze_count() >= before + len(kept)
 
 
@@ -32,3 +33,34 @@ def test_what_a_run_is_taken_up_with_is_never_looked_at():
         assert gc.get_freeze_count() >= before + len(kept)
         assert gc.get_count()[0] < YOUNG
         assert gc.isenabled()
+
+
+def test_what_lives_is_old_after_so_many_events_and_is_not_looked_at_again():
+    with rare_collections() as collector:
+        kept = [[] for _ in range(YOUNG // 2)]
+        collector.after(HANDLED - 1)
+        assert is_young(kept[0])
+        collector.after(1)
+        assert not is_young(kept[0])
+        assert len(gc.get_objects(generation=1)) < len(kept)
+        again = [[] for _ in range(YOUNG // 2)]
+        collector.after(HANDLED - 1)
+        assert is_young(again[0])
+
+
+def test_a_cycle_that_a_turn_leaves_is_found():
+    class Node:
+        other = None
+
+    with rare_collections() as collector:
+        node = Node()
+        node.other = node
+        gone = weakref.ref(node)
+        del node
+        assert gone() is not None
+        collector.after(HANDLED)
+        assert gone() is None
+
+
+def is_young(one):
+    return any(one is other for other in gc.get_objects(generation=0))
