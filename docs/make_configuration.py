@@ -64,11 +64,13 @@ FIRST_PAGE = {
 others, and new ones until they are named here, are on configuration_advanced.md."""
 
 
+MODULES = ("controller.config.evaluation.", "controller.config.data.", "protocol.rewards.kinds.")
+"""In front of types, which mean nothing to a user."""
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
 REWARDS = """# Rewards by name
 
-The keys that each entry of `reward.rewards` may have, and below them the options of each kind.
-[rewards.md](rewards.md) shows them at work.
+Every key of an entry of `reward.rewards`: first the keys that each entry may have, then the options of each
+kind. [rewards.md](rewards.md) shows them in use.
 
 Generated from the models in `protocol/rewards/kinds.py` by `python docs/make_configuration.py`; do not edit.
 
@@ -91,11 +93,15 @@ def render_rewards() -> str:
     """The page of named rewards as text: a table per kind."""
     text = REWARDS + _table(list(NamedReward.model_fields.items())[1:])
     for name, kind in KINDS.items():
-        own = [
-            entry for entry in kind.options.model_fields.items() if entry[0] not in NamedReward.model_fields
-        ]
+        own = [entry for entry in kind.options.model_fields.items() if _is_of_the_kind(*entry)]
         text += f"\n## {name}\n\n{_prose(kind.options.__doc__ or '')}\n\n" + _table(own)
     return text
+
+
+def _is_of_the_kind(key: str, entry: FieldInfo) -> bool:
+    """Whether a key of a kind is not that of every entry, or has another default there."""
+    of_every = NamedReward.model_fields.get(key)
+    return key != "kind" and (of_every is None or of_every.default != entry.default)
 
 
 def _sections(*, is_first: bool) -> str:
@@ -149,7 +155,7 @@ def _kind(entry: FieldInfo) -> str:
         if isinstance(annotation, type) and not getattr(annotation, "__args__", None)
         else str(annotation)
     )
-    for long in ("typing.", "controller.config.evaluation.", "controller.config.data.", "<class '", "'>"):
+    for long in ("typing.", *MODULES, "<class '", "'>"):
         text = text.replace(long, "")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [

@@ -118,55 +118,56 @@ class FunctionReward(NamedReward):
 
 
 class ExactReward(NamedReward):
-    """1 if the answer in the response is that of the data, letter by letter."""
+    """1 if the answer in the response is that of the data, letter by letter but for white space around it."""
 
     kind: Literal["exact"] = "exact"
     answer: Column = "answer"
     """Column of the gold answer."""
     answer_after: str = ""
-    """The gold answer is what follows the last of these characters in the column, e.g. `####` for GSM8K.
-    Empty: all of it."""
+    """Text in the column, e.g. `####` for GSM8K: the gold answer is what follows the last one. Empty: the
+    whole column."""
     pattern: Expression = ""
-    """Regular expression whose last match in the response is the answer: its first group, or all of it.
-    Empty: the whole response."""
+    """Regular expression. Its last match in the response is the answer: the first group, or the whole match
+    if there is none. Empty: the whole response."""
     ignore_case: bool = False
-    """Take upper and lower case as the same."""
+    """Treat upper and lower case as equal."""
 
 
 class CodeReward(NamedReward):
-    """Whether the program in a response passes the tests of its row; it runs in `reward.sandbox`."""
+    """What the program in a response is worth on the tests of its row; it runs in `reward.sandbox`."""
 
     kind: Literal["code"] = "code"
     tests: str = ""
-    """Column of the tests. Empty: the first of those of docs/sandbox.md that a row has."""
+    """Column of the tests. Empty: the first of the columns in docs/sandbox.md that a row has."""
     credit: Literal["all", "fraction"] = "all"
-    """`all`: 1 if every test is passed, else 0; `fraction`: the share of tests that are passed."""
+    """`all`: 1 if the program passes every test, else 0; `fraction`: the share of tests that it passes."""
     max_tests: int = Field(default=0, ge=0)
-    """Only the first so many tests of a row count; 0: all."""
+    """Use only the first so many tests of a row; 0: all."""
     tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Within which numbers are equal, relative and absolute, in what a program prints or a function returns.
-    Asserts compare as they say."""
+    """Difference, relative and absolute, up to which two numbers are equal, in what a program prints or a
+    function returns. Asserts compare as they say."""
     cpu_s: float = Field(default=10.0, gt=0)
     """Seconds of CPU of a program: for each input, or for all asserts together."""
     wall_s: float = Field(default=30.0, gt=0)
-    """Seconds by the clock, likewise. A program that waited for a core most of them is run again, alone."""
+    """Seconds of the clock, likewise. A program that waited for a core most of that time is run again,
+    alone."""
     total_s: float = Field(default=60.0, gt=0)
-    """Seconds for all inputs of a response together; the tests behind them count as failed."""
+    """Seconds for all inputs of a response together; tests that are left then count as failed."""
     memory_mb: int = Field(default=1024, ge=64)
-    """Memory of a program with all its processes."""
+    """MB that a program may take, with all its processes."""
     processes: int = Field(default=32, ge=1)
     """Processes and threads of a program side by side."""
     output_kb: int = Field(default=4096, ge=1)
-    """What a program may print."""
+    """KB that a program may print, and as much again on standard error."""
     file_mb: int = Field(default=16, ge=1)
-    """What a program may write into its folder."""
+    """MB of one file that a program writes; under bubblewrap also of all files together."""
     timeout_s: float | None = Field(default=900.0, gt=0)
-    """Seconds for one group. A backstop that the limits above keep from being reached: a group that reaches
-    it fails."""
+    """Seconds for one group; a group that takes longer fails. The limits above usually end its programs
+    first."""
 
 
 class MathReward(NamedReward):
-    """1 if the answer in the response is mathematically equal to that of the data, by math-verify."""
+    """1 if math-verify finds the answer in the response equal to that of the data."""
 
     kind: Literal["math"] = "math"
     answer: Column = "answer"
@@ -174,15 +175,15 @@ class MathReward(NamedReward):
     answer_after: str = ""
     """As in `exact`: `####` for GSM8K."""
     extract: Literal["auto", "boxed", "last_line"] = "auto"
-    """Where the response has its answer: in its last `\\boxed{}`, which it must have; in its last line; or
-    the first of these that there is: box, words such as `the answer is`, last line. What comes before
-    `</think>` never counts."""
+    """Where the response has its answer. `boxed`: in its last `\\boxed{}`, and without one it gets 0.
+    `last_line`: in its last line. `auto`: in the first of these that there is: box, words such as `the answer
+    is`, last line. Text before `</think>` never counts."""
     cpu_s: float = Field(default=5.0, gt=0, le=3600)
-    """Seconds of CPU time for a verdict. A response over which it takes longer gets 0."""
+    """Seconds of CPU time for a verdict. A response whose verdict takes longer gets 0."""
 
 
 class ChoiceReward(NamedReward):
-    """1 if the letter that the response chooses is that of the data."""
+    """1 if the response chooses the letter of the data."""
 
     kind: Literal["choice"] = "choice"
     answer: Column = "answer"
@@ -190,59 +191,61 @@ class ChoiceReward(NamedReward):
     answer_after: str = ""
     """As in `exact`."""
     letters: str = Field(default="ABCD", min_length=2, max_length=26, pattern="^[A-Z]+$")
-    """The letters that there are to choose from."""
+    """The letters to choose from."""
 
 
 class Criterion(Section):
     """One line of a rubric."""
 
     criterion: str = Field(min_length=1)
-    """What is asked for; stands in the prompt for `{criterion}`."""
+    """What is asked for; it replaces `{criterion}` in the prompt."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Its share of the reward, relative to the others."""
 
 
 class JudgeReward(NamedReward):
-    """A number that a model behind an OpenAI-compatible endpoint gives to the response."""
+    """A number that a model behind an OpenAI-compatible endpoint gives to the response, as 0 to 1."""
 
     kind: Literal["judge"] = "judge"
     base_url: str = Field(min_length=1)
-    """Of the endpoint, to which `/chat/completions` is added, e.g. `http://localhost:8000/v1`."""
+    """Address of the endpoint, e.g. `http://localhost:8000/v1`; `/chat/completions` is added to it."""
     model: str = Field(min_length=1)
-    """The name by which the endpoint knows the model."""
+    """Name of the model at the endpoint."""
     api_key_env: str = "OPENAI_API_KEY"
-    """Environment variable of the reward worker that holds the key. Not set: none is sent."""
+    """Environment variable of the reward worker that holds the key. If it is not set, no key is sent."""
     prompt: Annotated[str, AfterValidator(_with_completion)] = JUDGE_PROMPT
-    """What the judge is asked. `{question}` is the prompt, `{completion}` the response, of an agent its last
-    answer, `{messages}` the whole conversation, `{answer}` or another name a column, `{criterion}` that of
-    the rubric."""
+    """What the judge is asked. `{question}` is the prompt, `{completion}` the response (of an agent its last
+    answer), `{messages}` the whole conversation, `{criterion}` that of the rubric; `{answer}` or any other
+    name is a column."""
     rubric: tuple[Criterion, ...] = Field(default=(), strict=False)
-    """Criteria, each a question of its own; the reward is the weighted mean. Empty: one question."""
+    """Criteria, `{criterion: TEXT, weight: 1.0}` each, and each a question of its own; the reward is the
+    weighted mean. Empty: one question."""
     number: Annotated[Expression, AfterValidator(_with_one_group)] = JUDGE_NUMBER
     """Regular expression with one group; the group's last match in the judge's answer is the number. The
-    default reads 3 in `3/10`, `3 out of 10` and `3 on a scale of 0 to 10`, and passes dates over."""
+    default reads 3 in `3/10`, `3 out of 10` and `3 on a scale of 0 to 10`, and ignores dates."""
     lowest: float = Field(default=0.0, allow_inf_nan=False)
-    """The number that becomes the reward 0; a lower one is no answer."""
+    """The number that becomes the reward 0; a lower number is no answer."""
     highest: float = Field(default=10.0, allow_inf_nan=False)
-    """The number that becomes the reward 1; a higher one is no answer."""
+    """The number that becomes the reward 1; a higher number is no answer."""
     max_tokens: int = Field(default=512, ge=1)
-    """Of the judge's answer. One that is cut off there is no answer, whatever numbers it has."""
+    """Most tokens of the judge's answer. One that is cut off there is no answer, whatever numbers it has."""
     temperature: float = Field(default=0.0, ge=0)
-    """Of the judge."""
+    """Sampling temperature of the judge."""
     body: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Further keys of the request, passed as they are."""
+    """Further keys of the request, passed unchanged."""
     concurrency: int = Field(default=16, ge=1)
-    """Requests in flight, of each process."""
+    """Requests in flight in each process."""
     request_s: float = Field(default=60.0, gt=0)
     """Seconds for one request."""
     retries: int = Field(default=4, ge=0)
-    """Times that a request is sent again after 408, 409, 429, 5xx, no answer, or one without a number."""
+    """Times that a request is sent again: after 408, 409, 425, 429, 5xx, no answer, or one without a
+    number."""
     backoff_s: float = Field(default=1.0, ge=0)
-    """Seconds before the first of these, twice as many before each further one, up to 60; `Retry-After`
-    counts instead."""
+    """Seconds before a request is sent again for the first time, twice as many before each further time. If
+    the endpoint sends `Retry-After`, that counts instead. Never more than 60."""
     cache: bool = True
-    """Keep numbers by digest of the request in `judge.db` of the run directory: what was judged is not asked
-    again, also after a resume."""
+    """Keep numbers by digest of the request in `judge.db` of the run directory: the same request is not sent
+    again, not even after a resume."""
     timeout_s: float | None = Field(default=600.0, gt=0)
     """Seconds for one response, all requests and pauses included."""
 
@@ -266,21 +269,22 @@ class ModelReward(NamedReward):
     batch: int = Field(default=8, ge=1)
     """Responses in one forward pass."""
     max_tokens: int = Field(default=4096, ge=1)
-    """Of prompt and response together; what is longer loses its beginning."""
+    """Most tokens of prompt and response together, no more than the model has positions for; a longer text
+    loses its beginning."""
     sigmoid: bool = False
     """Give the sigmoid of the output, which is between 0 and 1."""
 
 
 class ReasoningGymReward(NamedReward):
-    """What a data set of reasoning-gym gives to the answer in the response, from 0 to 1."""
+    """The score, from 0 to 1, that a data set of reasoning-gym gives to the answer in the response."""
 
     kind: Literal["reasoning_gym"] = "reasoning_gym"
     dataset: str = ""
     """Name of the data set, such as `chain_sum`. Empty: `metadata.source_dataset` of the row."""
     entry: Column = "entry"
-    """Column with the whole item (question, answer, metadata); without it the row is the item."""
+    """Column with the whole item (question, answer, metadata). Without it the row itself is the item."""
     cpu_s: float = Field(default=10.0, gt=0, le=3600)
-    """Seconds of CPU time for a verdict. A response over which it takes longer gets 0."""
+    """Seconds of CPU time for a verdict. A response whose verdict takes longer gets 0."""
 
 
 @dataclass(frozen=True, slots=True)

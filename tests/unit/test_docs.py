@@ -109,3 +109,13 @@ def test_the_first_page_has_what_the_readme_sets():
     keys = {f"{section}.{key}" for section, values in sections.items() for key in values}
     assert len(keys) > 8
     assert keys <= set(keys_of("configuration.md"))
+
+
+def test_a_kind_of_reward_with_another_default_than_every_entry_says_so():
+    _, *kinds = text_of(ROOT / "docs" / "reward_kinds.md").split("\n## ")
+    limit = re.compile(r"^\| `timeout_s` .*`([\d.]+)` \|", re.MULTILINE)
+    found = {text.partition("\n")[0]: limit.findall(text) for text in kinds}
+    assert {name: limits for name, limits in found.items() if limits} == {
+        "judge": ["600.0"],
+        "code": ["900.0"],
+    }
