@@ -107,9 +107,10 @@ def agreement(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
                      number(off, "+.1%"), verdict])  # fmt: skip
     header = ["workload", "strategy", "bound", "published", "ours", "difference", ""]
     note = (
-        "Trajectories/s, single-response groups. `sync` is the ledger at bound 0. The others run on that "
-        "simulator's terms: weights are visible when a train step begins, a transfer stops no instance, KV "
-        "is reserved for final lengths, and the lengths are its draw, of one seed."
+        "Trajectories/s, single-response groups. `published` is another simulator. `sync` is the ledger at "
+        "bound 0. The others run on that simulator's terms: weights are visible when a train step begins, a "
+        "transfer stops no instance, KV is reserved for final lengths, and the lengths are its draw, of one "
+        "seed."
     )
     return [Table("Agreement with published figures", header, rows, note)], results.records()
 
@@ -138,8 +139,8 @@ def freshness(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     columns = ["traj/s", "staleness"]
     header = ["workload", "staleflow", *columns, "against", *columns, "ratio", "misses"]
     return [Table("Freshness: throughput at equal maximum, and at equal mean staleness", header, rows,
-                  "Aims: at bound 3 at least 0.97 of the speed at a mean of at most 1.0; 1.6x on the heavy "
-                  "tails at an equal mean of 1.0.")], results.records()  # fmt: skip
+                  "Aims: at bound 3, at least 0.97 of the speed at a mean staleness of at most 1.0; on the "
+                  "heavy tails, 1.6x the speed at an equal mean of 1.0.")], results.records()  # fmt: skip
 
 
 def shape(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
@@ -165,9 +166,7 @@ def shape(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
             rows.append([f"up to / average over {name}", "", "", "", f"{max(found):.2f} / {fmean(found):.2f}",
                          "the paper's, on GPUs", paper])  # fmt: skip
     header = ["workload", "bound", "traj/s", "share of bound", "x sync", "best strict baseline", "x that"]
-    note = (
-        "`sync` shares no GPU between trainer and instances, as the others: a colocated one would be faster."
-    )
+    note = "In `sync`, as in the others, trainer and instances share no GPU; a colocated one would be faster."
     return [Table("The paper's shape: gains", header, rows, note)], results.records()
 
 

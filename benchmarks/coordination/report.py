@@ -24,14 +24,22 @@ ORDER = (
 )
 HEAD = """# The coordinator in figures
 
-Written by `python -m benchmarks.coordination`; figures of the simulator ([simulation.md](simulation.md)) in
-virtual time, not of GPUs. `single`: 16 instances, 512 prompts with one response a step; `small`: 16
-instances, 32 prompts x 16; `groups`: 64 instances, 128 prompts x 16, lengths inside a group independent;
-`tied`: the same with a correlation of 0.8; `wide`: 128 instances, 128 prompts x 16, at most 20,000 tokens;
-`mixed`: as `single`, every other instance at 0.4 of the speed.
-No strategy knows a length before it ends. MISS marks a cell under its aim, or one in which a strict preset is
-ahead. A dash is a cell that was not run.
-The plots leave out runs that lose long responses (`roll_flash`).
+This page shows how fast the coordinator is beside the rules of other systems, how fresh its data are, and
+what its decisions cost. `python -m benchmarks.coordination` writes it. The figures are of the simulator
+([simulation.md](simulation.md)) in virtual time, not of GPUs. No strategy knows a length before it ends.
+
+| cluster | instances | prompts x responses a step | |
+| --- | --- | --- | --- |
+| `single` | 16 | 512 x 1 | |
+| `small` | 16 | 32 x 16 | |
+| `groups` | 64 | 128 x 16 | lengths inside a group are independent |
+| `tied` | 64 | 128 x 16 | as `groups`, with a correlation of 0.8 |
+| `wide` | 128 | 128 x 16 | at most 20,000 tokens |
+| `mixed` | 16 | 512 x 1 | every other instance at 0.4 of the speed |
+
+- MISS marks a cell under its aim, or one in which a strict preset is ahead.
+- A dash is a cell that was not run.
+- The plots leave out runs that lose long responses (`roll_flash`).
 """
 
 

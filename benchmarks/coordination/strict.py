@@ -40,8 +40,6 @@ def strict(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
                      f"{sum(one.trained for one in these):,} groups trained, none twice"])  # fmt: skip
     failures = [one.failure for one in swept if one.failure]
     rows += [[f"{len(failures)} simulated runs that failed", "", "; ".join(failures[:3]) or "none"]]
-    note = (
-        "Half of the runs lose and stall workers and delay messages; all is checked after every fifth event."
-    )
+    note = "In half of the runs workers die and stall, and messages are late. All is checked after every fifth event."
     table = Table("Strict bound", ["what", "violations", "besides"], rows, note)
     return [table], [{"failures": failures, **summed}]

@@ -72,8 +72,10 @@ def _shares(results: Results, how: dict[str, Any]) -> Table:
         rows.append([workload, str(bound), number(upper), *shares, verdict, str(len(results.of(ours)))])
     header = ["workload", "bound", "bound/s", *PRESETS, "staleflow on the best strict", "seeds"]
     note = (
-        "Share of the upper bound (mean staleness; trajectories over the bound; mean length if under 0.93 of "
-        "the draw's). KV kept, honest publishing. `sync` and `one_step` run at bounds 0 and 1 everywhere."
+        "A cell is the share of the upper bound, which `bound/s` has in trajectories/s. In parentheses: mean "
+        "staleness; the share of trajectories over the bound (late); the mean length by that of the draw, if "
+        "it is under 0.93 (short). KV is kept, and publishing is honest. `sync` and `one_step` run at bounds "
+        "0 and 1 everywhere."
     )
     return Table(f"Throughput, {how['shape']}", header, rows, note)
 
@@ -112,11 +114,12 @@ def _early(results: Results, how: dict[str, Any]) -> Table:
     columns = ["in flight all", "one speed", "greedy", "published"]
     header = ["workload", "bound", "bound/s", "staleflow", "aim", "", *columns]
     note = (
-        "The aims were set against a study; this is on its terms and with its draw of lengths: new weights "
-        "are visible when a train step begins, and a transfer stops no instance (but no length is known, as "
-        "it is to the instances there, which reserve KV). `in flight all`: staleflow with as many groups in "
-        "the system as the bound admits, not as few as the coordinator chooses. `one speed`: what a fluid "
-        "schedule reaches in which short and long responses decode equally fast, as they do where nothing "
-        "tells them apart (an estimate, no bound). `published`: the bare protocol there."
+        "The aims were set against a study. This table is on the terms of that study and with its draw of "
+        "lengths: new weights are visible when a train step begins, and a transfer stops no instance. No "
+        "length is known here; the instances of the study know them and reserve KV. `in flight all`: "
+        "staleflow with as many groups in the system as the bound admits, not as few as the coordinator "
+        "chooses. `one speed`: what a fluid schedule reaches in which short and long responses decode "
+        "equally fast, as they do where nothing tells them apart (an estimate, no bound). `published`: the "
+        "bare protocol in the study."
     )
     return Table("Throughput, single, on the terms of the aims", header, rows, note)
