@@ -40,6 +40,6 @@ def strict(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
                      f"{sum(one.trained for one in these):,} groups trained, none twice"])  # fmt: skip
     failures = [one.failure for one in swept if one.failure]
     rows += [[f"{len(failures)} simulated runs that failed", "", "; ".join(failures[:3]) or "none"]]
-    note = "In half of the runs workers die and stall, and messages are late. All is checked after every fifth event."
+    note = "In half of the runs workers die or stall and messages are late. All is checked every fifth event."
     table = Table("Strict bound", ["what", "violations", "besides"], rows, note)
     return [table], [{"failures": failures, **summed}]
