@@ -12,14 +12,16 @@ from controller.core.state.transitions import GONE, MACHINES, Machine  # noqa: E
 
 INTRODUCTION = """# States
 
-Four things of a run have a state: groups, trajectories, workers and policy versions. The tables in
-`controller/core/state/transitions.py` say which event takes each of them from which state to which. A move
-that its table does not have raises. `Core.check` looks for what has to be true in each state.
+This page shows in which state a group, a trajectory, a worker or a policy version can be, and which event takes it
+from one state to another.
 
-A group is all trajectories of one prompt. What leaves the run for good is `gone`: the end of a drawing.
-A trajectory ends with its group.
+- A group is all trajectories of one prompt. A trajectory ends with its group.
+- What leaves the run for good is `gone`: the end of a drawing.
+- The tables are in `controller/core/state/transitions.py`. A move that is not in its table raises an
+  error.
+- `Core.check` checks what has to be true in each state.
 
-Generated from these tables by `python docs/make_states.py`; do not edit.
+`python docs/make_states.py` writes this page from the tables; do not edit it.
 """
 
 

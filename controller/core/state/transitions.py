@@ -75,22 +75,23 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
         "gone": "It has left the run. Nobody looks at it again.",
     },
     events={
-        "encoded": "A reward worker made tokens of a training prompt.",
-        "refused": "A reward worker cannot use a training prompt.",
+        "encoded": "A reward worker made tokens of its training prompt.",
+        "refused": "A reward worker cannot use its training prompt.",
         "begun": "There was room for its episodes at agent workers.",
         "asked": "The last of its episodes asked the policy for the first time; of a held-out group the "
         "first of them.",
-        "failed": "An episode of it failed before the group started, and begins anew.",
+        "failed": "An episode of it failed before the group started, and begins again.",
         "put_back": "Its episodes were ended, to make room for those of a group that has started.",
         "started": "It got its place in the ledger; a held-out group starts when its prompt is encoded, or "
         "its first episode asks.",
         "completed": "As many responses are finished as count.",
         "withdrawn": "It held its batch back, and starts again (`staleness.stragglers: retry`).",
-        "given": "Its response came out of the data (supervised training).",
+        "given": "Its response came from the data (supervised training).",
         "scored": "Its rewards came, and `staleness.filter` keeps it.",
         "consumed": "Its batch went to the trainer.",
         "trained": "The trainer has finished its batch.",
-        "aborted": "No batch can use it any more, or its episodes, generation or scoring failed too often.",
+        "aborted": "No batch can use it any more, its episodes, generation or scoring failed too often, or "
+        "an operator gave it up.",
         "filtered": "`staleness.filter` drops it, or none of its episodes counts (`agent.on_limit: mask`).",
         "evaluated": "A held-out group was scored, or was left out of its evaluation.",
     },
@@ -108,13 +109,13 @@ TRAJECTORY: Machine[TrajectoryState, TrajectoryEvent] = Machine(
         "queued": "It waits for an instance, or its group for a place in the ledger. Between `taken` and its "
         "next event it is in no queue.",
         "running": "One instance has its newest attempt.",
-        "waiting": "Its environment has the word, or its episode is to begin. It is at no instance.",
+        "waiting": "Its environment acts, or its episode is to begin. It is at no instance.",
         "finished": "Its response is complete, and is scored and trained with its group.",
         "dropped": "Its group was complete without it.",
     },
     events={
         "placed": "It was routed to an instance, or handed to the successor of its instance.",
-        "handed": "Its turn is over, or its episode is to begin (again): the environment has the word.",
+        "handed": "Its turn is over, or its episode is to begin (again): the environment acts.",
         "asked": "The environment has given tokens, and asks for the next turn.",
         "taken": "Its instance has ended it, handed it back, was told to abort it, or is gone.",
         "finished": "Its last attempt ended with a whole response, its group was cut short, or its episode "
