@@ -12,8 +12,8 @@ from controller.core.state.transitions import GONE, MACHINES, Machine  # noqa: E
 
 INTRODUCTION = """# States
 
-This page shows in which state a group, a trajectory, a worker or a policy version can be, and which event takes it
-from one state to another.
+This page shows in which state a group, a trajectory, a worker or a policy version can be, and which event
+takes it from one state to another.
 
 - A group is all trajectories of one prompt. A trajectory ends with its group.
 - What leaves the run for good is `gone`: the end of a drawing.
