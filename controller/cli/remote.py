@@ -67,9 +67,10 @@ def keygen(
 def drain(
     run: Run,
     worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
+    why: Annotated[str, typer.Option(help="A reason, for the journal.")] = "",
 ) -> None:
     """Have a worker that is no trainer hand back what it has, and leave."""
-    say(asyncio.run(ask(run, DrainWorker(worker))))
+    say(asyncio.run(ask(run, DrainWorker(worker, operator(), why))))
 
 
 def control(

@@ -11,10 +11,11 @@ from controller.core.events import Received
 from controller.durability.recording import Recording
 from protocol.messages import Action, Control, DrainWorker
 
-FOUR_FIELDS, ONE_FIELD = b"\x94", b"\x91"  # how MessagePack begins those of the two messages
+FOUR_FIELDS, THREE_FIELDS, ONE_FIELD = b"\x94", b"\x93", b"\x91"  # how MessagePack begins those of messages
 MARKS = (
     *(bytes((Control.tag,)) + FOUR_FIELDS + msgpack.packb(action) for action in get_args(Action)),
-    bytes((DrainWorker.tag,)) + ONE_FIELD,
+    bytes((DrainWorker.tag,)) + THREE_FIELDS,
+    bytes((DrainWorker.tag,)) + ONE_FIELD,  # as older releases have written it
 )
 """Bytes that the record of an order has, and few others."""
 
@@ -39,8 +40,8 @@ def orders(recording: Recording, after: int) -> list[Order]:
         match event.message:
             case Control(action, argument, who, why):
                 found.append(Order(number, now_s, action, argument, who, why))
-            case DrainWorker(name):
-                found.append(Order(number, now_s, "drain", name, "", ""))
+            case DrainWorker(name, who, why):
+                found.append(Order(number, now_s, "drain", name, who, why))
             case _:  # the same bytes by chance
                 pass
     return found

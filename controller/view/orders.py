@@ -53,7 +53,7 @@ def order_of(action: str, argument: str, *, why: str, who: str) -> Message:
             f"`{action}` is about the whole run; expected nothing behind it, found {argument!r}."
         )
     if action == "drain":
-        return DrainWorker(argument)
+        return DrainWorker(argument, who, why)
     if action == "set":
         argument = _as_json(argument)
     return Control(next(one for one in get_args(Action) if one == action), argument, who, why)

@@ -327,6 +327,8 @@ class DrainWorker(WorkerMessage):
     tag: ClassVar[int] = 20
     said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
     name: Name
+    who: Text = ""  # "": an older release, which did not say it
+    why: Text = ""
 
 
 @record

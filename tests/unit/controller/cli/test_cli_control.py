@@ -23,7 +23,7 @@ from protocol.messages import Control, DrainWorker
          Control("set", "evaluation.threshold=0.001", "me", "why")),
         ("set", " samples.groups = 6 ", Control("set", "samples.groups=6", "me", "why")),
         ("abort", " 12 ", Control("abort", "12", "me", "why")),
-        ("drain", "rollout-1", DrainWorker("rollout-1")),
+        ("drain", "rollout-1", DrainWorker("rollout-1", "me", "why")),
     ],
 )  # fmt: skip
 def test_an_order_is_one_message(action, argument, message):
