@@ -4,7 +4,7 @@ import pytest
 
 from strategies.cost_model import QWEN_7B_TP1, Coefficients, scaled, step_latency
 from strategies.instance_kinds import MAX_KINDS, InstanceKinds
-from tests.unit.strategies.test_fitting import Reports, wide
+from tests.support.status_reports import Reports, wide
 
 
 class Cluster:
