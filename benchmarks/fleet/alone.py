@@ -25,6 +25,7 @@ from controller.core import commands, events
 from controller.core.core import Core
 from controller.core.events import Event
 from controller.durability.store import Store
+from controller.host.collector import Collector, rare_collections
 from controller.host.stepper import Stepper
 from protocol import messages
 from protocol.messages import Attach, Message
@@ -33,6 +34,7 @@ from protocol.wire.sockets import PAUSE_S
 from workers.simulated import SimulatedReward, SimulatedRollout, SimulatedTrainer, TrainerTimes
 
 Frames = tuple[bytes, ...]
+COLLECT = "look for garbage, also of the workers"
 
 
 class Parts:
@@ -59,6 +61,7 @@ class Alone:
         self.store = Store(self.run_dir / "run.db", durability=made.run.durability)
         self.stepper = Stepper(self.store, Core(made, load_strategies(made)), on_skip=print)
         self.now, self.count, self.deltas = 0.0, 0, 0
+        self.collector = Collector()
         self.waiting: list[tuple[Event | list[bytes], Frames | str]] = [(events.Started(), ())]
         self.workers: dict[str, SimulatedRollout | SimulatedReward | SimulatedTrainer] = {}
         self.due: list[tuple[float, str]] = []
@@ -138,6 +141,9 @@ class Alone:
                 self.read += command.count
             elif isinstance(command, commands.DropPayload):
                 self.stepper.doom(command.groups)
+        began = time.thread_time()
+        self.collector.after(len(turn) + len(wanted))
+        parts.time(COLLECT, began)
 
     def _answer(self, peer: str, message: Message, frames: int) -> None:
         worker = self.workers[peer]
@@ -200,7 +206,7 @@ def main() -> None:
     Rules.add_to(parser)
     options = parser.parse_args()
     rules = Rules.of(options)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, rare_collections():
         alone = Alone(Path(folder), rules, options.together)
         alone.run(options.warm_up)
         if options.by_kind:
