@@ -28,7 +28,7 @@ ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "
 KEYS = (
     *ENGINE, "entropy", "grad_norm", "groups/equal_rewards", "mismatch_kl", "phase/scoring",
     "response_length/cut", "response_length/mean", "reward/mean", "reward/std", "skipped_steps",
-    "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost",
+    "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost", "turns/mean",
 )  # fmt: skip
 """All that a rule looks at in a line of metrics.jsonl."""
 CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
@@ -140,8 +140,9 @@ def _cut(lines: Sequence[Line]) -> str:
     shares = _last(lines, "response_length/cut", NEWEST)
     if len(shares) < NEWEST or fmean(shares) <= CUT_SHARE:
         return ""
-    if max(_last(lines, "response_length/mean", NEWEST), default=0.0) == 1:
-        return ""  # an answer of one token, which is all that it may be
+    lengths, turns = (_column(lines[-NEWEST:], key) for key in ("response_length/mean", "turns/mean"))
+    if all(length == (answers or 1) for length, answers in zip(lengths, turns, strict=True)):
+        return ""  # answers of one token, which is all that they may be
     return f"{fmean(shares):.0%} of the responses did not end by themselves"
 
 
@@ -227,7 +228,12 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
         _slow_rewards,
         "Raise reward.workers, reward.processes or reward.concurrency, or make the reward function faster.",
     ),
-    ("cut responses", "rollout", _cut, "Raise rollout.max_response_tokens, or ask for shorter answers."),
+    (
+        "cut responses",
+        "rollout",
+        _cut,
+        "Raise rollout.max_response_tokens (of an agent agent.max_turn_tokens), or ask for shorter answers.",
+    ),
     ("length", "rollout", _runs_away, "Reward what is short, or see trainer.loss_aggregation."),
     ("wasted tokens", "rollout", _wasted, "See `launch.py story` of a group that was given up."),
 )

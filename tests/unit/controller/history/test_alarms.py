@@ -74,6 +74,13 @@ def test_answers_of_one_token_by_the_configuration_are_not_cut():
     assert names(lines(response_length__cut=0.9, response_length__mean=1.0)) == []
 
 
+def test_turns_of_one_token_by_the_configuration_are_not_cut():
+    """As in examples/guess.yaml: each episode ends with a turn of `agent.max_turn_tokens: 1`."""
+    assert names(lines(response_length__cut=1.0, response_length__mean=4.3, turns__mean=4.3)) == []
+    (found,) = alarms(lines(response_length__cut=1.0, response_length__mean=9.2, turns__mean=4.6))
+    assert "agent.max_turn_tokens" in found.remedy
+
+
 def test_slow_rewards_are_named_until_they_are_clearly_faster():
     def shares(*values):
         return lines(len(values), phase__scoring=lambda n: values[n - 1])
