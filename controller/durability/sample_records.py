@@ -7,13 +7,14 @@ room that they are given: the oldest steps go first; a sample that is in memory 
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from math import fsum
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from controller.core.state.kept_samples import KeptGroup
 from controller.durability.damage import damaged, is_whole
 from protocol.ids import TrajectoryId
-from protocol.messages import Piece, TrainStepFinished, prompt_pieces, response_pieces
+from protocol.messages import GIVEN, Piece, TrainStepFinished, prompt_pieces, response_pieces
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS samples (
@@ -93,6 +94,21 @@ def read_sample(db: sqlite3.Connection, path: str, step: int, group: int) -> Kep
         raise damaged(path, f"the sample of group {group}, step {step}, has changed since it was written")
     facts, *blobs = fields
     return KeptSample(step, group, json.loads(facts), *blobs)
+
+
+def advantages_of(item: Mapping[str, Any]) -> list[float]:
+    """Of each sampled token of one of `facts["items"]`: that of its turn, where turns have some."""
+    outcomes = item.get("outcomes") or [item["outcome"]] * len(item["segments"])
+    runs = zip(item["segments"], outcomes, strict=True)
+    return [outcome for (_, version, count), outcome in runs if version != GIVEN for _ in range(count)]
+
+
+def mean_advantage(item: Mapping[str, Any]) -> float:
+    """Of the sampled tokens of one of `facts["items"]`; 0 where turns have some and nothing was sampled."""
+    if not item.get("outcomes"):
+        return float(item["outcome"])
+    found = advantages_of(item)
+    return fsum(found) / max(1, len(found))
 
 
 def corrections_of(message: TrainStepFinished, frames: tuple[bytes, ...]) -> dict[TrajectoryId, Corrections]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
-from controller.durability.sample_records import KeptSample
+from controller.durability.sample_records import KeptSample, mean_advantage
 from protocol.errors import RunError
 from protocol.messages import GIVEN
 
@@ -105,7 +105,7 @@ def lines_of_numbers(sample: KeptSample, sources: dict[str, int]) -> np.ndarray:
         drift = drifts[drifted : drifted + sampled]
         lines[place] = (
             sample.step, sample.group, item["member"], number(item["reward"]),
-            nan if sample.group >= FIRST_EVALUATION_GROUP else number(item["outcome"]),
+            nan if sample.group >= FIRST_EVALUATION_GROUP else number(mean_advantage(item)),
             end - begin,
             np.abs(drift).mean() if len(drift) else nan,
             repeats(tokens[begin:end]),

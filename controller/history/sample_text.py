@@ -19,7 +19,7 @@ import numpy as np
 
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
-from controller.durability.sample_records import KeptSample
+from controller.durability.sample_records import KeptSample, advantages_of, mean_advantage
 from protocol.messages import GIVEN
 
 Decode = Callable[[Sequence[int]], str]
@@ -38,6 +38,7 @@ class SampleToken:
     logprob: float | None  # under which it was sampled
     trained_logprob: float | None = None  # under the weights just before it was trained; None: not known
     weight: float | None = None  # what the corrections have multiplied its loss with; None: not known
+    advantage: float | None = None  # its response's, or its turn's; None: nothing was trained of it
 
     @property
     def drift(self) -> float | None:
@@ -54,7 +55,7 @@ class SampleResponse:
     member: int
     reward: float
     parts: dict[str, float]  # that the reward was made of
-    advantage: float | None  # None: nothing was trained of it
+    advantage: float | None  # mean of its sampled tokens'; None: nothing was trained of it
     ending: str
     tokens: tuple[SampleToken, ...]
 
@@ -138,8 +139,10 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
     """A sample with its tokens as text."""
     tokens = np.frombuffer(sample.tokens, dtype="<i4").tolist()
     columns = [_numbers_of(blob) for blob in (sample.logprobs, sample.trained, sample.weights)]
-    numbers = zip_longest(*columns)  # of sampled tokens alone
     items: list[dict[str, Any]] = sample.facts["items"]
+    is_trained = not is_held_out(sample.group)
+    columns.append([one for item in items for one in advantages_of(item)] if is_trained else [])
+    numbers = zip_longest(*columns)  # of sampled tokens alone
     responses: list[SampleResponse] = []
     begin = 0
     for place, item in enumerate(items):
@@ -147,13 +150,13 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
         versions = [version for version, count in runs for _ in range(count)]
         end = begin + len(versions)
         ids = tokens[begin:end]
-        likely = [(None, None, None) if version is None else next(numbers) for version in versions]
+        likely = [(None,) * len(columns) if version is None else next(numbers) for version in versions]
         found = zip(ids, texts_of(ids, decode), versions, *zip(*likely, strict=True), strict=True)
         responses.append(
             SampleResponse(
                 item["member"], item["reward"],
                 {name: values[place] for name, values in sample.facts["parts"].items()},
-                None if is_held_out(sample.group) else item["outcome"], item["ending"],
+                mean_advantage(item) if is_trained else None, item["ending"],
                 tuple(SampleToken(*token) for token in found),
             )
         )  # fmt: skip
@@ -251,6 +254,7 @@ def lines_of(sample: SampleGroup) -> Iterator[dict[str, Any]]:
             "logprobs": [rounded(token.logprob, 5) for token in one.tokens],
             "trained_logprobs": [rounded(token.trained_logprob, 5) for token in one.tokens],
             "weights": [rounded(token.weight, 5) for token in one.tokens],
+            "advantages": [rounded(token.advantage, 5) for token in one.tokens],
             "token_versions": [token.policy_version for token in one.tokens],
             "row": sample.row,
         }  # fmt: skip

@@ -16,6 +16,7 @@ from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance, TextWorker
 from controller.core.waiting_for import next_step
 from controller.durability.replay import Replayed, in_words, kind, shortened
+from controller.durability.sample_records import mean_advantage
 from controller.view.critical_path import Awaited, awaited_groups, batch_left_s, expected
 from controller.view.written import at_most, is_number
 from protocol.messages import Close, Control, DrainWorker
@@ -160,7 +161,8 @@ def group_of(core: Core, number: int) -> Json | None:
         return None
     numbers = list(group.places)
     rewards = dict(zip(numbers, group.rewards, strict=False))
-    advantages = dict(zip(numbers, group.outcomes, strict=False))
+    trained = group.contribution.items if group.contribution else ()
+    advantages = {item.member: mean_advantage(item._asdict()) for item in trained}
     ledger = core.state.ledger
     due = ledger.deadline(number) if number in ledger else None
     return {
@@ -181,7 +183,7 @@ def group_of(core: Core, number: int) -> Json | None:
                 "expected": core.state.expected_tokens(group, member),
                 "ending": member.ending,
                 "reward": rewards.get(group.response_of(member)),
-                "advantage": advantages.get(group.response_of(member)),
+                "advantage": advantages.get(member.id.member),
             }
             for member in group.members
             if member.state != "dropped" or member.attempt  # else the number is of no trajectory

@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.sample_records import KeptSample
+from controller.history.sample_index import lines_of_numbers
 from controller.history.sample_text import as_text, lines_of, texts_of
 
 LETTERS = {1: b"a", 2: b"bc", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b" "}
@@ -69,6 +71,27 @@ def test_given_tokens_of_an_agent_have_neither_version_nor_logprob():
     assert group.prompt == ""
     (line,) = lines_of(group)
     assert line["logprobs"] == [None, None, -0.5, None, -1.0]
+
+
+def test_the_advantages_of_turns_are_those_of_their_tokens_and_their_mean_that_of_the_response():
+    """Rewards of ends that are all equal give the episode an advantage of 0, which trains nothing."""
+    items = [
+        {"group": 7, "member": 0, "reward": 1.0, "outcome": 0.0, "ending": "stop",
+         "segments": [[1, -1, 1], [2, 4, 1], [2, 5, 2], [3, -1, 1], [4, 5, 1]],
+         "outcomes": [0.0, 1.0, 1.0, 0.0, -0.5]},
+    ]  # fmt: skip
+    kept = sample(items=items, parts={})._replace(
+        prompt=b"", tokens=np.array([1, 2, 5, 1, 2, 1], "<i4").tobytes(),
+        logprobs=np.array([-0.5] * 4, "<f4").tobytes(),
+    )  # fmt: skip
+    (one,) = as_text(kept, decode).responses
+    assert [token.advantage for token in one.tokens] == [None, 1.0, 1.0, 1.0, None, -0.5]
+    assert one.advantage == 0.625
+    (line,) = lines_of(as_text(kept, decode))
+    assert line["advantages"] == [None, 1.0, 1.0, 1.0, None, -0.5]
+    assert lines_of_numbers(kept, {})["advantage"].tolist() == [0.625]
+    (held_out,) = as_text(kept._replace(group=FIRST_EVALUATION_GROUP), decode).responses
+    assert [token.advantage for token in held_out.tokens] == [None] * 6
 
 
 def test_a_line_of_jsonl_stands_alone():

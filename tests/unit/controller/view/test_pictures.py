@@ -2,8 +2,9 @@
 
 import pytest
 
-from controller.view.pictures import MOST_WORKERS, figures_of, recent_of, workers_of
+from controller.view.pictures import MOST_WORKERS, figures_of, group_of, recent_of, workers_of
 from controller.view.prometheus import EPISODES
+from tests.support.agent_run import AgentRun
 
 LINES = [
     {"step": 1, "compute/mfu": 0.1, "loss": 3.0},
@@ -67,3 +68,18 @@ def test_workers_of_a_fleet_are_found_by_name_and_few_are_told_as_they_are():
     assert found["workers_found"] == 11
     few = fleet[: MOST_WORKERS - 1]
     assert workers_of(few, "") == {"workers": few, "workers_found": len(few), "roles": []}
+
+
+def test_the_advantage_of_an_episode_whose_turns_have_their_own_is_that_of_its_tokens():
+    run = AgentRun(agent={"turn_rewards": True}, trainer={"batch_groups": 2, "advantage_scale": "none"})
+    run.ask_all()
+    assert {one["advantage"] for one in group_of(run.core, 0)["members"]} == {None}
+    for episode in (0, 1):
+        run.sample(0, episode, count=3)
+        run.ask(0, episode)
+        run.sample(0, episode, count=1)
+        first, second = (1.0, 0.0) if episode else (0.0, 1.0)
+        run.end(0, episode, 0.0, turn_rewards=((episode, 0, first), (episode, 1, second)))
+    # by turn the returns are 1 and 1, then 0 and 1; those of the episodes would be 0 and 0
+    shown = {one["member"]: one["advantage"] for one in group_of(run.core, 0)["members"]}
+    assert shown == {0: 0.125, 1: -0.125}
