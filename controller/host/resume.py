@@ -50,10 +50,7 @@ async def find_past(
     """
     if not directory.has_run:
         if directory.previous is not None and config.run.resume == "auto":
-            on_warning(
-                f"{directory.path} held a run without run.db, so nothing could go on with it: it is set "
-                f"aside at {directory.previous}, and this is a new one."
-            )
+            on_warning(_why_set_aside(directory.path, directory.previous))
         return None
     past, steps = None, finished_steps(directory.path, config)
     if steps is None:
@@ -75,6 +72,17 @@ async def find_past(
             f"run.resume={directory.previous} and raise run.steps."
         )
     return None
+
+
+def _why_set_aside(run: Path, previous: Path) -> str:
+    """Why the run in a folder was set aside unread, in words."""
+    aside = f"it is set aside at {previous}, and this is a new one."
+    if not (previous / "run.db").exists():
+        return f"{run} held a run without run.db, so nothing could go on with it: {aside}"
+    return (
+        f"{run} held another run, and none goes on with `run.durability: off`: {aside} To go on with the old "
+        f"one instead, set run.resume={previous} and leave run.durability as it had it."
+    )
 
 
 def lost_end(run: Path, past: ResumedRun) -> str:

@@ -257,6 +257,22 @@ async def test_a_folder_without_run_db_is_set_aside_and_that_is_said(tmp_path, r
     )
 
 
+async def test_a_run_with_run_db_that_durability_off_sets_aside_is_called_so(tmp_path):
+    run = {"dir": str(tmp_path), "name": "run", "durability": "off"}
+    settings = Config.model_validate({"run": run, "samples": {"groups": 0}})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.db").write_text("whole")
+    told = []
+    directory = RunDirectory(settings)
+    assert await find_past(directory, settings, on_warning=told.append) is None
+    directory.close()
+    (text,) = told
+    assert "without run.db" not in text
+    assert "`run.durability: off`" in text
+    assert f"set run.resume={tmp_path}/run.1" in text
+    assert (tmp_path / "run.1" / "run.db").read_text() == "whole"
+
+
 def test_a_damaged_name_that_is_no_text_is_damage(damaged):
     damaged.copy()
     content = damaged.file.read_bytes()
