@@ -33,14 +33,16 @@ class MeasuredBatch(NamedTuple):
     prompt_tokens: int
     tokens: int  # of responses
     ages: list[int]  # of its trajectories
+    restarts: int = 0  # of the controller before it
 
     @classmethod
-    def of(cls, now: float, message: Train) -> "MeasuredBatch":
+    def of(cls, now: float, message: Train, restarts: int) -> "MeasuredBatch":
         """What a message says."""
         items = message.items
         ages = [message.train_version - i.segments[0].policy_version for i in items if i.segments]
         tokens = sum(item.response_tokens for item in items)
-        return cls(message.train_version, now, sum(item.prompt_tokens for item in items), tokens, ages)
+        prompt_tokens = sum(item.prompt_tokens for item in items)
+        return cls(message.train_version, now, prompt_tokens, tokens, ages, restarts)
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Measured:
     _roles: dict[PeerId, str] = field(default_factory=dict)
     _ready: dict[PeerId, str] = field(default_factory=dict)  # role by peer
     _deleted: str = ""  # that there was more, in words
+    _restarts: int = 0
     _in_hand: int = 0  # tokens of the batch that the trainer has
     _asked: dict[int, float] = field(default_factory=dict)
     _free_s: dict[PeerId, list[float]] = field(default_factory=dict)  # by reward worker: its processes
@@ -100,6 +103,7 @@ class Measured:
                 self.prompt_tokens += [count for _, count in encoded]
             case Restarted():
                 self._ready.clear()
+                self._restarts += 1
             case Received(peer, messages.Attach(role=role)):
                 self._roles[peer] = role
             case Received(peer, messages.Ready(kv_tokens=kv_tokens)):
@@ -119,7 +123,7 @@ class Measured:
                 for item in command.message.items:
                     self.lengths[group, item.member] = sum(s.count for s in item.segments)
             elif isinstance(command, Send) and isinstance(command.message, Train):
-                batch = MeasuredBatch.of(recorded.now, command.message)
+                batch = MeasuredBatch.of(recorded.now, command.message, self._restarts)
                 self._in_hand = batch.prompt_tokens + batch.tokens
                 if not self.batches or batch.train_version > self.batches[-1].train_version:
                     self.batches.append(batch)  # else it is trained again, by the successor of a lost trainer
@@ -132,13 +136,16 @@ class Measured:
     def itself(self, at_s: float) -> tuple[float, float] | None:
         """Tokens per second and mean staleness of the run itself from `at_s` to its last batch.
 
-        None if too little is left.
+        Steps in which its controller was started again are left out: that is not simulated. None if too
+        little is left.
         """
         rest = [batch for batch in self.batches if batch.at_s >= at_s]
-        ages = [age for batch in rest[:-1] for age in batch.ages]
-        if len(rest) < 2 or not ages:
+        steps = [pair for pair in pairwise(rest) if pair[0].restarts == pair[1].restarts]
+        ages = [age for batch, _ in steps for age in batch.ages]
+        if not ages:
             return None
-        return sum(b.tokens for b in rest[:-1]) / max(rest[-1].at_s - rest[0].at_s, 1e-9), fmean(ages)
+        seconds = sum(after.at_s - batch.at_s for batch, after in steps)
+        return sum(batch.tokens for batch, _ in steps) / max(seconds, 1e-9), fmean(ages)
 
     def cluster(self, path: str) -> list[str]:
         """Overrides of `simulation` that make workers like those of the run in this file.

@@ -99,7 +99,6 @@ unit/controller/host/test_stepper.py: controller/host/resumed_run
 simulation/test_simulation_assumed.py: controller/cli/simulate controller/simulation/records
 simulation/test_simulation_compare.py: controller/simulation/report
 simulation/test_simulation_from_run.py: controller/cli/planning/from_run
-simulation/test_simulation_whatif.py: controller/simulation/measured
 unit/controller/test_file_modes.py: controller/host/log_file workers/rollout/handover
 unit/controller/cli/test_cli_control.py: controller/view/orders
 unit/controller/view/door/test_beside.py: controller/view/door/resident
