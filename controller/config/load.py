@@ -163,9 +163,8 @@ def _validated(
             break
         except ValidationError as error:
             for field, problem in _in_words(error, tree, written or {}):
-                bad_fields.add(field)
                 problems.append(f"{field}{_line(lines, tuple(field.split('.')))}: {problem}")
-                _drop(tree, field)
+                bad_fields |= {field, _drop(tree, field)}
     if config is not None:
         for fields, problem in cross_field_problems(config):
             if not bad_fields.intersection(fields):
@@ -334,19 +333,21 @@ def _reward_kind(location: tuple[int | str, ...]) -> str:
     return str(location[3]) if location[:2] == ("reward", "rewards") and len(location) > 3 else ""
 
 
-def _drop(tree: Tree, field: str) -> None:
+def _drop(tree: Tree, field: str) -> str:
+    """Take a field out, and say which one went: a list with all its entries, where it is in one."""
     *sections, key = field.split(".")
     place: Any = tree
     for depth, section in enumerate(sections):
         if isinstance(place, list):  # in an entry of it: the whole list goes
             return _drop(tree, ".".join(sections[:depth]))
         if not isinstance(place, dict) or section not in place:
-            return
+            return field
         place = place[section]
     if isinstance(place, dict):
         place.pop(key, None)
     elif sections:  # an entry of a list: the whole list goes
-        _drop(tree, ".".join(sections))
+        return _drop(tree, ".".join(sections))
+    return field
 
 
 def valid_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:

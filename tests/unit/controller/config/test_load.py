@@ -261,6 +261,14 @@ def test_a_rule_says_nothing_about_a_field_that_was_refused_itself(tmp_path):
     assert "has 1 problem:" in text
 
 
+def test_a_rule_says_nothing_about_a_list_of_which_an_entry_was_refused(tmp_path):
+    sources = "[{name: short, path: a.jsonl, epochs: 1}, {name: long, path: b.jsonl}]"
+    stages = "[{from_step: 0, weights: {short: 1}}]"
+    said = problems(tmp_path, f"data: {{schedule: stages, sources: {sources}, stages: {stages}}}")
+    assert "has 1 problem:\n  data.sources.0.epochs" in said
+    assert "which is no source" not in said
+
+
 def test_the_coefficients_of_a_profile_take_the_place_of_its_file(tmp_path):
     (tmp_path / "fast.json").write_text(dump_coefficients(PUBLISHED["14b-tp1"]))
     (tmp_path / "run.yaml").write_text("staleness: {cost_model: fast.json}")
