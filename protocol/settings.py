@@ -177,8 +177,8 @@ class TrainerSettings(Section):
     overlong_penalty: float = Field(default=1.0, ge=0)
     """What a response of full length loses, in units of the reward."""
     mask_truncated: bool = False
-    """Leave responses that were cut off at full length out of the loss (they still count in its
-    divisor)."""
+    """Leave responses that were cut off at full length out of the loss (they still count in its divisor); of
+    an agent, conversations with all their turns whose last turn was cut at `agent.max_turn_tokens`."""
     batch_groups: int = Field(default=32, ge=1)
     """Groups that one policy version is trained on (the paper's buffer size)."""
     streaming: bool = False

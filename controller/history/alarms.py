@@ -28,10 +28,12 @@ ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "
 KEYS = (
     *ENGINE, "entropy", "grad_norm", "groups/equal_rewards", "mismatch_kl", "phase/scoring",
     "response_length/cut", "response_length/mean", "reward/mean", "reward/std", "skipped_steps",
-    "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost", "turns/mean",
+    "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost",
+    "tokens/masked_share", "turns/mean",
 )  # fmt: skip
 """All that a rule looks at in a line of metrics.jsonl."""
 CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
+MASKED_SHARE = 0.9  # of tokens; masks are meant for a few responses
 EQUAL_SHARE = 0.9  # of groups; that of the quickstart is 0.7 at most: it solves most prompts at last
 SCORING_SHARE, LESS_SCORING = 0.25, 0.15  # of the time; that of the quickstart is 0.05 at most
 SCORING_S = 1.0  # of a step; less is the way to a worker and back, which no further process shortens
@@ -76,6 +78,13 @@ def _flat_rewards(lines: Sequence[Line]) -> str:
     if len(equal) == NEWEST and fmean(equal) > EQUAL_SHARE:
         return f"in {fmean(equal):.0%} of the groups of the last {NEWEST} steps all rewards are equal"
     return ""
+
+
+def _masked(lines: Sequence[Line]) -> str:
+    shares = _last(lines, "tokens/masked_share", NEWEST)
+    if len(shares) < NEWEST or fmean(shares) <= MASKED_SHARE:
+        return ""
+    return f"{fmean(shares):.0%} of the tokens of the last {NEWEST} steps are left out of the loss"
 
 
 def _collapsed(lines: Sequence[Line]) -> str:
@@ -221,6 +230,13 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
         "reward",
         _flat_rewards,
         "Prompts are too easy or too hard, or the reward sees no response.",
+    ),
+    (
+        "masked",
+        "trainer",
+        _masked,
+        "Turn trainer.mask_truncated off, or raise rollout.max_response_tokens (of an agent "
+        "agent.max_turn_tokens); where it is off, the engine tells no finite logprobs.",
     ),
     (
         "slow rewards",

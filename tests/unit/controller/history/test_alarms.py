@@ -49,6 +49,7 @@ FAILING = [
     ("gradient", {"grad_norm": late(9.0, 0.2)}),
     ("entropy collapse", {"entropy": late(0.01, 0.5, since=40), "reward__mean": late(0.2, 0.6, since=40)}),
     ("no signal", {"reward__std": late(0.0, 0.4), "reward__mean": 0.5}),
+    ("masked", {"tokens__masked_share": late(1.0, 0.05)}),
     ("cut responses", {"response_length__cut": late(0.6, 0.05)}),
     ("length", {"response_length__mean": late(900.0, 100.0, since=40), "reward__mean": 0.5}),
     ("slow rewards", {"phase__scoring": late(0.4, 0.05)}),
