@@ -173,7 +173,7 @@ class TrainerSettings(Section):
     the batch, after their mean is taken off; or nothing."""
     overlong_buffer: float = Field(default=0.0, ge=0, le=1)
     """Share of `rollout.max_response_tokens` at its end over which a penalty for length grows linearly (DAPO:
-    0.2); 0 is none."""
+    0.2); 0 is none. Of the source's own `max_response_tokens` where it has one."""
     overlong_penalty: float = Field(default=1.0, ge=0)
     """What a response of full length loses, in units of the reward."""
     mask_truncated: bool = False
