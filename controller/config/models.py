@@ -79,9 +79,9 @@ class StalenessSettings(Section):
     `prime_rl` is without that system's gate on its dispatcher's lead and its limit of rollouts in flight, so
     it starts and drops more."""
     in_flight_batches: float | Literal["auto", "all"] = "auto"
-    """Groups in the system, in batches, counted until the version that they made is published. `auto` finds
-    the fewest that keep the speed, `all` takes whatever the bound admits (then the mean staleness is about
-    the bound)."""
+    """Groups in the system, in batches; a number counts them until the version that they made is published.
+    `auto` finds the fewest that keep the speed (docs/freshness.md), `all` takes whatever the bound admits
+    (then the mean staleness is about the bound)."""
     objective: Literal["throughput", "fresh"] | Annotated[float, Field(ge=0, le=1)] = "throughput"
     """What `in_flight_batches: auto` looks for: all of the speed (`throughput`), or a mean staleness of at
     most 1, whatever the bound (`fresh`, which turns `trainer.streaming` on where it is exact). A number is
