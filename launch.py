@@ -23,11 +23,14 @@ def main() -> None:
     if here not in sys.path:  # PYTHONSAFEPATH=1 leaves it out
         sys.path.insert(0, here)
     import install
+    from install.standard_output import told_if_refused
 
-    install.ensure(sys.argv[1:])
-    from controller.cli.main import main as command_line
+    with told_if_refused():
+        install.ensure(sys.argv[1:])
+        from controller.cli.main import main as command_line
 
-    sys.exit(command_line(sys.argv[1:]))
+        code = command_line(sys.argv[1:])
+    sys.exit(code)
 
 
 def _leave(number: int, frame: object) -> None:

@@ -171,7 +171,7 @@ def install(
     start = time.monotonic()
 
     def say(text: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody reads any more, and it goes on
+        with contextlib.suppress(OSError):  # nobody reads any more, or a full disk: it goes on
             print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
 
     what = f"{reason}: installing" if reason else "first start: installing what StaleFlow needs"

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controller.cli.console import Console, Metrics
-from controller.cli.say import READER_IS_GONE, print_to_nothing
+from controller.cli.say import READER_IS_GONE
+from install.standard_output import print_to_nothing
 
 log = logging.getLogger("staleflow.controller")
 

@@ -45,6 +45,7 @@ from controller.controller import Controller, Evaluee, evaluate, why_refused
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
 from controller.view.door.beside import ViewLink, view_beside
+from install.standard_output import drop_unwritten
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError, StaleFlowError
 from strategies.cost_model import dump_coefficients
@@ -133,6 +134,7 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
         raise typer.Exit(run_until_interrupted(lambda stopping: train(settings, console, stopping)))
     finally:
         console.close()
+        drop_unwritten(sys.stdout)  # how a run ends does not depend on it
 
 
 @app.command(rich_help_panel=RUNS)
