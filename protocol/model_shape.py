@@ -42,7 +42,11 @@ def checked(read: object) -> Shape:
             is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
             if value is not None and not is_count:
                 shown = repr(value)[:SHOWN_CHARS]
-                raise ValueError(f"`{name}` in config.json is {shown}; expected a whole number")
+                raise ValueError(f"`{name}` in config.json is {shown}; expected a whole number, 0 or more")
+    names: object = shape.get("architectures")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        shown = repr(names)[:SHOWN_CHARS]
+        raise ValueError(f"`architectures` in config.json is {shown}; expected a list of names")
     return shape
 
 

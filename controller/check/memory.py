@@ -153,9 +153,9 @@ def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
     States of layers that have them in place of keys and values do not grow with the length, and are left out.
     """
     text, rollout = text_shape(shape), config.rollout
-    heads = text.get("num_key_value_heads") or text.get("num_attention_heads", 0)
-    head_size = text.get("head_dim") or text.get("hidden_size", 0) // max(
-        text.get("num_attention_heads", 1), 1
+    heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or 0
+    head_size = text.get("head_dim") or (text.get("hidden_size") or 0) // (
+        text.get("num_attention_heads") or 1
     )
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     each = 2 * kv_layers(shape) * heads * head_size * BYTES[config.model.dtype]
@@ -186,7 +186,7 @@ def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:
     """Of the largest micro-batch: the budget, or one response that is longer; at most one chunk of it."""
     rollout = config.rollout
     tokens = max(config.trainer.max_tokens_per_microbatch, rollout.max_response_tokens)
-    elements = min(tokens * text_shape(shape).get("vocab_size", 0), CHUNK_ELEMENTS)
+    elements = min(tokens * (text_shape(shape).get("vocab_size") or 0), CHUNK_ELEMENTS)
     return elements * CHUNK_COPIES * BYTES["float32"]
 
 

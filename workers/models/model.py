@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from protocol.errors import ConfigError
 from protocol.model_files import MARK
 from workers.models.file_layout import AS_IT_IS, FileLayout, split
+from workers.models.model_config import read_model_config
 
 
 def pick_device(name: str) -> torch.device:
@@ -60,8 +61,8 @@ def load_causal_lm(
     transformers_logging.disable_progress_bar()
     torch_dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     options = {} if attention is None else {"attn_implementation": attention}
+    config = read_model_config(directory)
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
         if (directory / MARK).exists():
             empty: Any = _make_without_weights(directory, config, torch_dtype, needs_weights)
             return empty.to(device).eval()

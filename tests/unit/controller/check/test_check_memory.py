@@ -71,6 +71,12 @@ def test_logits_take_a_few_copies_of_one_chunk_at_most():
     assert memory_of(small, {**SHAPE, "vocab_size": 1000}, SEVEN_B).rank[name] == 5 * 4 * 100 * 1000
 
 
+@pytest.mark.parametrize("key", [*SHAPE])
+def test_a_size_that_is_null_counts_as_one_that_is_not_told(key):
+    told = {name: size for name, size in SHAPE.items() if name != key}
+    assert memory_of(config({}), {**SHAPE, key: None}, SEVEN_B) == memory_of(config({}), told, SEVEN_B)
+
+
 def test_layers_in_passing_are_the_largest_with_its_gradient_twice_on_a_gpu_and_what_is_in_no_layer():
     sizes = {"model.layers.0.a": (10,), "model.layers.1.a": (20,), "model.layers.1.b": (5, 2), "embed": (7,)}
 

@@ -83,6 +83,7 @@ def test_a_model_that_cannot_be_read_is_found(sound):
         ),
         ('{"num_key_value_heads": [2, 4]}', "`num_key_value_heads` in config.json is [2, 4]; expected"),
         ('{"text_config": {"num_hidden_layers": -1}}', "`num_hidden_layers` in config.json is -1; expected"),
+        ('{"architectures": "Qwen3"}', "`architectures` in config.json is 'Qwen3'; expected a list of names"),
         ('{"full_attention_interval": true}', "`full_attention_interval` in config.json is True; expected"),
     ],
 )
