@@ -26,6 +26,7 @@ from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.messages import Message, Welcome
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.codec import from_fields, pack, to_fields, unpack
+from workers.models.out_of_memory import is_of_memory
 
 STOP = 0  # an order without a message; tags of messages are positive
 # ranks wait for an order as long as rollouts take; a rank that dies closes its sockets, which ends the wait
@@ -200,8 +201,12 @@ def torch_errors_in_words() -> Iterator[None]:
     except StaleFlowError:
         raise
     except (RuntimeError, ValueError, IndexError, OSError) as error:  # what torch raises
+        advice = ""
+        if is_of_memory(error):
+            advice = "Memory ran out: lower `trainer.max_tokens_per_microbatch`. "
+        elif dist.is_initialized() and dist.get_world_size() > 1:
+            advice = "If another rank was lost, its log says why. "
         raise RunError(
-            f"The trainer failed: {type(error).__name__}: {error}. If memory ran out, lower "
-            "`trainer.max_tokens_per_microbatch`; if another rank was lost, its log says why. Resume from "
-            "the newest checkpoint."
+            f"The trainer failed: {type(error).__name__}: {error}. {advice}Its log has the traceback. Resume "
+            "from the newest checkpoint."
         ) from error

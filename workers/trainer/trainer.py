@@ -31,7 +31,7 @@ from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.checkpoints import read_state
 from workers.trainer.critic import CRITIC, CRITIC_MEANS, Critic, ValueStep
 from workers.trainer.interface import Holdings
-from workers.trainer.losses.own import load_loss
+from workers.trainer.losses.own import backward, load_loss
 from workers.trainer.lr_schedule import lr_share
 from workers.trainer.nonfinite_report import Skipped
 from workers.trainer.packed_forward import PackedRow, pack_rows
@@ -342,7 +342,8 @@ class Trainer:
                 train_version=self.policy_version,
             )  # fmt: skip
             result = losses.policy_loss(tokens, self._loss)
-            (result.loss * self.ranks.size).backward()  # FSDP takes the mean over ranks, the loss is a sum
+            # FSDP takes the mean over ranks, the loss is a sum
+            backward(result.loss * self.ranks.size, self._loss, tokens)
             parts = (result.loss, tokens.entropy.sum(), result.clipped, result.nonfinite, result.kl)
             counts = totals.new_tensor(len(row.places_N))
             totals += torch.stack([*(part.detach().double() for part in parts), counts])

@@ -17,6 +17,7 @@ from protocol.blame import shown, what, where, where_class
 from protocol.errors import ConfigError, PluginError
 from protocol.importing import load_object
 from protocol.settings import TrainerSettings
+from workers.models.out_of_memory import is_of_memory
 from workers.trainer.losses import LOSSES, Loss, TokenLoss, Tokens
 
 EXPECTED = (
@@ -60,12 +61,30 @@ def _try_out(loss: Loss, tokens: Tokens) -> None:
             f"there is nothing to learn from. Expected {EXPECTED}. Leave `detach()` and `item()` out where "
             "the gradient should flow."
         )
+    backward(loss_N.sum(), loss, tokens)
+
+
+def backward(total: torch.Tensor, function: Loss, tokens: Tokens) -> None:
+    """Add to the gradients those of `total`, which `function` has made of the tokens.
+
+    Raises: PluginError if it fails before the gradient has come to `tokens.logprobs`, in a function of the
+    user's; anything that torch or a hook raises in all other cases, and if memory ran out.
+    """
+    arrived: list[bool] = []
+    hook = None
+    if function not in LOSSES.values() and tokens.logprobs.requires_grad:
+        hook = tokens.logprobs.register_hook(lambda _: arrived.append(True))
     try:
-        loss_N.sum().backward()
-    except RuntimeError as error:
+        total.backward()
+    except Exception as error:  # whatever the user's code raises
+        if hook is None or arrived or is_of_memory(error):
+            raise
         raise _failure(
-            f"the gradient of what {where(loss, error)} returned is {what(error)}", tokens
+            f"the gradient of what {where(function, error)} returned raised {what(error)}", tokens
         ) from error
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def _for_any_row(function: Loss) -> Loss:

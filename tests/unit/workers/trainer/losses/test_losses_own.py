@@ -9,7 +9,7 @@ import torch
 from protocol.errors import ConfigError, PluginError
 from protocol.settings import TrainerSettings
 from workers.trainer.losses import policy_loss
-from workers.trainer.losses.own import _made_up, answer, load_loss
+from workers.trainer.losses.own import _made_up, answer, backward, load_loss
 
 CPU = torch.device("cpu")
 GOOD = "return -tokens.logprobs * tokens.advantages"
@@ -116,3 +116,72 @@ def test_check_is_answered_without_an_exception(tmp_path):
     assert level == "error"
     assert text.startswith("loss (")
     assert answer(question | {"name": "gspo"}) == []
+
+
+RAISING = """
+import torch
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logprobs):
+        return -logprobs
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if len(gradient) > {most}:
+            raise {error}
+        return -gradient
+
+
+def loss(tokens):
+    return Scaled.apply(tokens.logprobs)
+"""
+
+
+def raising(tmp_path, error: str, most: int = 7):
+    """A loss whose gradient raises for more than so many tokens, and nine tokens that a model has made."""
+    file = tmp_path / f"raising_{most}.py"
+    file.write_text(RAISING.format(error=error, most=most))
+    tokens = _made_up(TrainerSettings(), CPU)
+    made_N = torch.zeros(9, requires_grad=True) * 2
+    return f"{file}:loss", replace(tokens, logprobs=made_N)
+
+
+@pytest.mark.parametrize("error", ["KeyError('k')", "RuntimeError('no such thing')"])
+def test_a_gradient_that_raises_later_is_blamed_on_the_function(tmp_path, error):
+    name, tokens = raising(tmp_path, error)
+    loss = load_loss(name, TrainerSettings(), CPU)
+    with pytest.raises(
+        PluginError, match=r"gradient of what loss \(.*line 13\) returned raised .*(Key|Runt)"
+    ):
+        backward(loss(tokens).sum(), loss, tokens)
+
+
+def test_a_gradient_that_raises_is_told_before_the_run(tmp_path):
+    name, _ = raising(tmp_path, "KeyError('k')", most=0)
+    with pytest.raises(
+        ConfigError, match=r"gradient of what loss \(.*line 13\) returned raised KeyError: 'k'"
+    ):
+        load_loss(name, TrainerSettings(), CPU)
+
+
+def test_memory_that_ran_out_is_not_the_function_s(tmp_path):
+    name, tokens = raising(tmp_path, "torch.OutOfMemoryError('CUDA out of memory')")
+    loss = load_loss(name, TrainerSettings(), CPU)
+    with pytest.raises(torch.OutOfMemoryError):
+        backward(loss(tokens).sum(), loss, tokens)
+
+
+def test_what_the_model_raises_is_not_the_function_s(tmp_path):
+    def broken(gradient):
+        raise ValueError("of the model")
+
+    name, tokens = raising(tmp_path, "KeyError('k')", most=9)
+    loss = load_loss(name, TrainerSettings(), CPU)
+    weights = torch.zeros(9, requires_grad=True)
+    model = weights * 2
+    model.register_hook(broken)
+    tokens = replace(tokens, logprobs=model * 2)
+    with pytest.raises(ValueError, match="of the model"):
+        backward(loss(tokens).sum(), loss, tokens)
