@@ -101,7 +101,7 @@ class Shell:
             stack.callback(self.directory.close)
             self._status = StatusFile(
                 self.directory, self._config, on_complaint=self._warn,
-                own=stack.enter_context(OwnHealth(self.directory.path)).look,
+                own=stack.enter_context(OwnHealth(self.directory.path, lambda: self.core)).look,
             )  # fmt: skip
             past = await find_past(self.directory, self._config, on_warning=self._on_warning)
             self.directory.begin_log(level=self._config.logging.level, stack=stack)

@@ -1,4 +1,4 @@
-"""Alarms of the controller's own loop and disk, with the figures behind them.
+"""Alarms of the controller's own loop, its disk and the user's strategies, with the figures behind them.
 
 Invariants: an alarm is raised beyond one limit and withdrawn behind another one, so that it does not come and
 go; the loop is judged by a whole window, so that no start raises one; a disk that does not tell its room
@@ -6,12 +6,15 @@ raises none.
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from controller.core.core import Core
 from controller.core.state.snapshot import Alarm
 from controller.host.health.loop_lag import WINDOW_S, Lag, LoopLag
+from controller.host.health.slow_strategies import SlowStrategies
 
 LATE_S, IN_TIME_S = 1.0, 0.5  # for a twentieth of the time
 FULL_BYTES, ROOMY_BYTES = 5e9, 6e9
@@ -43,8 +46,10 @@ class OwnAlarms:
 class OwnHealth:
     """Of one run, as long as the block lasts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, core: Callable[[], Core]) -> None:
+        """`core()` is the one of the run, which may be another one than before."""
         self._folder, self._alarms = folder, OwnAlarms()
+        self._core, self._strategies = core, SlowStrategies()
 
     def __enter__(self) -> "OwnHealth":
         self._lag = LoopLag()
@@ -60,7 +65,9 @@ class OwnHealth:
         lag, free_bytes = self._lag.figures(), self._free_bytes()
         told: dict[str, Any] = {f"loop_lag_{name}": round(value, 4) for name, value in lag._asdict().items()}
         told["disk_free_mb"] = None if free_bytes is None else free_bytes >> 20
-        return told, self._alarms.look(lag, free_bytes, where=str(self._folder))
+        self._strategies.follow(self._core())
+        own = self._alarms.look(lag, free_bytes, where=str(self._folder))
+        return told, [*self._strategies.look(), *own]
 
     def _free_bytes(self) -> int | None:
         try:

@@ -3,6 +3,9 @@
 import shutil
 from collections import namedtuple
 
+from controller.config.models import Config
+from controller.config.strategies import load_strategies
+from controller.core.core import Core
 from controller.host.health.loop_lag import WINDOW_S, Lag
 from controller.host.health.own_health import OwnAlarms, OwnHealth
 
@@ -51,7 +54,7 @@ def test_each_has_owner_evidence_and_remedy():
 
 async def test_what_a_run_says_of_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10 * GB, 9 * GB, 1 * GB))
-    with OwnHealth(tmp_path) as health:
+    with OwnHealth(tmp_path, lambda: Core(Config(), load_strategies(Config()))) as health:
         figures, alarms = health.look()
         assert [alarm.name for alarm in alarms] == ["disk"]
         assert figures["disk_free_mb"] == 953
