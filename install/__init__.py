@@ -175,11 +175,13 @@ def install(
             print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
 
     what = f"{reason}: installing" if reason else "first start: installing what StaleFlow needs"
-    say(f"{what} into {environment} (some minutes, once)")
     try:
         with locked(environment, say, limit_s):
-            if not is_complete(environment, extras):  # else another launch.py has just made it
-                _install_or_give_up(environment, extras, say, unwanted=unwanted, limit_s=limit_s)
+            if is_complete(environment, extras):
+                say("what is needed is there now")
+                return
+            say(f"{what} into {environment} (some minutes, once)")
+            _install_or_give_up(environment, extras, say, unwanted=unwanted, limit_s=limit_s)
     except OSError as error:
         raise InstallFailed(
             f"Installing into {environment} failed: {error}. Expected a folder that this user may write, a "

@@ -52,3 +52,14 @@ def test_nobody_waits_for_longer_than_the_limit(environment, capsys):
     assert f"another launch.py (pid {os.getpid()}) was at it for 0 s" in str(failed.value)
     assert f"another launch.py (pid {os.getpid()}) installs into {environment}" in capsys.readouterr().out
     assert not environment.exists()
+
+
+def test_who_waits_does_not_say_that_it_installs(environment, capsys, monkeypatch):
+    others = iter([False, True])
+    monkeypatch.setattr(install.lock, "_is_got", lambda descriptor: next(others))
+    monkeypatch.setattr(install, "is_complete", lambda *_: True)
+    install.install(environment, [])
+    said = capsys.readouterr().out.splitlines()
+    assert "another launch.py installs into" in said[0]
+    assert said[1].endswith("what is needed is there now")
+    assert len(said) == 2
