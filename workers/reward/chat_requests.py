@@ -4,6 +4,7 @@ Invariant: what may be better next time is told apart from what no other request
 """
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ class Trouble(Exception):
 
 
 class NoAddress(Exception):
-    """The address can be asked nothing."""
+    """The address can be asked nothing; the text says why, and what to do."""
 
 
 class EndpointReply(NamedTuple):
@@ -54,11 +55,23 @@ async def ask(
     except (httpx2.UnsupportedProtocol, httpx2.InvalidURL) as error:
         raise NoAddress(f"{error} Expected http://HOST:PORT/v1 or https://.") from None
     except httpx2.HTTPError as error:
+        if (refused := _certificate_error(error)) is not None:
+            raise NoAddress(
+                f"Its TLS certificate is not trusted here: {refused.verify_message}. Expected one of a known "
+                "authority, for this very host name; name the file of your own authority in SSL_CERT_FILE."
+            ) from None
         raise Trouble(f"the request ended with {type(error).__name__} {error}".rstrip(" .")) from None
     shown = f"it answered {response.status_code}: {' '.join(response.text.split())[:MAX_SHOWN]}"
     if response.status_code in AGAIN or response.status_code >= 500:
         raise Trouble(shown, _retry_after(response.headers.get("Retry-After")))
     return EndpointReply(response, shown)
+
+
+def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """What refused the certificate, if that is why."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -1,6 +1,7 @@
 """What another request may make better is told apart from what none would."""
 
 import asyncio
+import ssl
 
 import httpx2
 import pytest
@@ -64,3 +65,27 @@ async def test_a_key_is_sent_where_there_is_one():
     await asked(answer)
     await asked(answer, key="secret")
     assert seen == [None, "Bearer secret"]
+
+
+async def test_a_certificate_that_is_not_trusted_is_not_asked_again():
+    def refuse(request):
+        refused = ssl.SSLCertVerificationError(1, "certificate verify failed")
+        refused.verify_message = "self-signed certificate"
+        try:
+            try:
+                raise refused
+            except ssl.SSLError as error:
+                raise OSError("of the pool") from error
+        except OSError as error:
+            raise httpx2.ConnectError("certificate verify failed") from error
+
+    with pytest.raises(NoAddress, match=r"not trusted here: self-signed certificate\. .*SSL_CERT_FILE\."):
+        await asked(refuse)
+
+
+async def test_an_endpoint_that_is_away_may_be_asked_again():
+    def refuse(request):
+        raise httpx2.ConnectError("All connection attempts failed")
+
+    with pytest.raises(Trouble, match="All connection attempts failed"):
+        await asked(refuse)
