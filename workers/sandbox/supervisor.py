@@ -63,6 +63,25 @@ def supervise(request: dict[str, Any], reply: socket.socket, stdin: int, channel
         reply.sendall(len(header).to_bytes(4, "big") + header + run.stdout + run.stderr)
 
 
+def within_hard_limits(wanted: dict[str, int]) -> dict[str, int]:
+    """Limits that a program can be given here: fewer open files, where this process may have no more.
+
+    Raises: Broken if the hard limit of anything else, which is the user's to choose, is lower.
+    """
+    found: dict[str, int] = {}
+    for name, most in wanted.items():
+        hard = resource.getrlimit(getattr(resource, name))[1]
+        if hard != resource.RLIM_INFINITY and most > hard:
+            if name != "RLIMIT_NOFILE":
+                raise Broken(
+                    f"The hard limit {name} is {hard} here, and a program is to have {most}. Raise it "
+                    "(ulimit -H), or lower the limits of programs."
+                )
+            most = hard
+        found[name] = most
+    return found
+
+
 class Run:
     """One program, from its start to the end of all its processes."""
 
@@ -293,14 +312,16 @@ class Run:
         orders = self._request["orders"] | {
             "user": self._user,
             "paths": self._request["paths"],
-            "limits": {
-                "RLIMIT_NPROC": self._most_tasks(),
-                "RLIMIT_AS": limits.memory_mb << 20,
-                "RLIMIT_CPU": math.ceil(limits.cpu_s),
-                "RLIMIT_FSIZE": limits.file_mb << 20,
-                "RLIMIT_NOFILE": MOST_FILES,
-                "RLIMIT_CORE": 0,
-            },
+            "limits": within_hard_limits(
+                {
+                    "RLIMIT_NPROC": self._most_tasks(),
+                    "RLIMIT_AS": limits.memory_mb << 20,
+                    "RLIMIT_CPU": math.ceil(limits.cpu_s),
+                    "RLIMIT_FSIZE": limits.file_mb << 20,
+                    "RLIMIT_NOFILE": MOST_FILES,
+                    "RLIMIT_CORE": 0,
+                }
+            ),
         }
         texts = self._request["files"] | {"orders.json": json.dumps(orders)}
         return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
