@@ -14,12 +14,15 @@ from controller.core.core import Core
 from controller.core.state.run_state import knobs
 from controller.durability.recording import Recording
 from controller.durability.replay import shortened
+from controller.history.reasons_of_data import order_in_words, shares_in_words
 from protocol.errors import ConfigError, PluginError, RunError
+from strategies.batches.samplers import SamplingView
 from strategies.kinds import Strategies
 from strategies.own import as_given, outside_a_run
 from strategies.pacing import StepView
 from strategies.presets import FIXED_BOUND
 from strategies.routing import Routing
+from strategies.schedules import MixtureView
 from strategies.views import AdmissionView, Settings
 
 KEPT = 5  # differences of each kind that are told one by one
@@ -201,6 +204,10 @@ def answer_in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Co
             case "adapt":
                 cap, mu = answer
                 return f"{cap:.1f} groups in the system, mu {mu:g}"
+            case "sample":
+                return order_in_words(answer, arguments[0])
+            case "schedule":
+                return shares_in_words(answer, arguments[0])
     except (KeyError, IndexError, TypeError, ValueError):  # the user's own strategy may answer anything
         pass
     return shortened(repr(answer))
@@ -213,6 +220,10 @@ def subject(what: str, argument: Any) -> str:
         return f"{in_system} groups in the system at version {argument.train_version}"
     if isinstance(argument, StepView):
         return f"a step of {argument.pace.periods[-1]:.3f} s"
+    if isinstance(argument, SamplingView):
+        return f"window {argument.number}: {len(argument.prompts)} prompts"
+    if isinstance(argument, MixtureView):
+        return f"{len(argument.sources)} sources of prompts"
     if hasattr(argument, "group"):
         return f"group {argument.group}"
     if what == "keep":

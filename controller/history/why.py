@@ -11,7 +11,7 @@ from typing import Any
 from controller.core.core import Core
 from controller.core.state.registry import Instance
 from controller.durability.replay import shortened
-from controller.history import reasons
+from controller.history import reasons, reasons_of_data
 from controller.history.compare_strategies import LABELS, answer_in_words, subject
 from controller.history.reasons import Reasons
 from strategies.kinds import Strategies
@@ -19,6 +19,8 @@ from strategies.own import as_given
 from strategies.routing import Routing
 from strategies.views import WorkView
 
+TOLD = LABELS | {"sample": "sampler", "schedule": "schedule"}
+"""What people call the decisions, by the field of `Strategies`."""
 MOST = 100  # decisions of one event that are told
 MOST_ROWS = 64  # candidates of one decision
 Row = tuple[str, str, float | None, bool]
@@ -53,7 +55,7 @@ def why(core: Core, step: Callable[[Core], object]) -> list[Decision]:
     core.state.strategies = replace(
         own,
         route=Routing(watched("route", own.route.choose), own.route.order),
-        **{name: watched(name, getattr(own, name)) for name in LABELS if name != "route"},
+        **{name: watched(name, getattr(own, name)) for name in TOLD if name != "route"},
     )
     try:
         step(core)
@@ -68,7 +70,7 @@ def _told(core: Core, own: Strategies, name: str, arguments: tuple[Any, ...], an
     about = subject(name, arguments[0])
     if explained is None:
         shown = tuple((f"argument {place + 1}", text, None, False) for place, text in _shown(arguments))
-        return Decision(LABELS[name], about, words, "", shown[:MOST_ROWS])
+        return Decision(TOLD[name], about, words, "", shown[:MOST_ROWS])
     rows = [
         (core.state.registry.instance(one.id).name, one.why, one.worth, one.is_chosen)
         for one in explained.candidates
@@ -76,7 +78,7 @@ def _told(core: Core, own: Strategies, name: str, arguments: tuple[Any, ...], an
     rows.sort(key=lambda row: (not row[3], row[2] is None, -(row[2] or 0.0)))
     if name == "route":
         rows += _excluded(core, arguments[0], {instance.id for instance in arguments[1]})
-    return Decision(LABELS[name], about, words, explained.rule, tuple(rows[:MOST_ROWS]))
+    return Decision(TOLD[name], about, words, explained.rule, tuple(rows[:MOST_ROWS]))
 
 
 def _reasons(own: Strategies, name: str, arguments: tuple[Any, ...]) -> Reasons | None:
@@ -94,6 +96,10 @@ def _reasons(own: Strategies, name: str, arguments: tuple[Any, ...]) -> Reasons 
             return reasons.of_migration(own.migrate, *arguments)
         case "adapt":
             return reasons.of_pacing(own.adapt, *arguments)
+        case "sample":
+            return reasons_of_data.of_sampling(own.sample, *arguments)
+        case "schedule":
+            return reasons_of_data.of_schedule(own.schedule, *arguments)
         case _:
             return None
 

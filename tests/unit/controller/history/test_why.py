@@ -20,13 +20,14 @@ def move(instances, running, settings):
 """
 
 
-def told(folder, **staleness):
+def told(folder, data=None, **staleness):
     """All decisions of a small run, by kind."""
     config = Config.model_validate(
         {
             "run": {"steps": 4},
             "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 48},
             "trainer": {"batch_groups": 4},
+            "data": data or {},
             "staleness": {"max_staleness": 1, **staleness},
             "simulation": {"attach_s": 0.1, "train_token_s": 1e-4},
         }
@@ -52,6 +53,21 @@ def test_a_strategy_of_the_users_is_shown_with_what_it_was_given_whatever_it_mad
     assert "SyncView(id=" in first["rows"][0][1]
     assert any("InstanceView(id=" in one["rows"][0][1] for one in moves)
     assert any("RunningView(id=0, resident_tokens=" in one["rows"][1][1] for one in moves)
+
+
+def test_the_order_of_a_window_and_the_shares_of_sources_are_told(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.jsonl").write_text('{"prompt": "1+1", "answer": 2}\n' * 8)
+    sources = [{"name": name, "path": str(tmp_path / f"{name}.jsonl")} for name in ("one", "two")]
+    data = {"sources": sources, "schedule": "pass_rate"}
+    found = told(tmp_path / "run", data, sampler="similar_length", sampler_batches=2)
+    window, shares = found["sampler"][0], found["schedule"][0]
+    assert window["about"] == "window 0: 8 prompts"
+    assert window["answer"] == "groups 0, 1, 2, 3; then 4, 5, 6, 7"
+    assert window["rule"].startswith("Batches of prompts of about one expected length")
+    assert shares["about"] == "2 sources of prompts"
+    assert shares["answer"] == "one 50%, two 50%"
+    assert "one: weight 1, pass rate 0.50; two" in shares["rule"]
 
 
 def test_no_built_in_strategy_is_called_one_of_the_users(tmp_path):
