@@ -15,6 +15,7 @@ from typing import Any, Self, overload
 from protocol.errors import RunError
 
 Line = dict[str, Any]
+PIECE = 1 << 20  # bytes that are read at once; lines take five times as much as dictionaries
 
 
 class Tail:
@@ -23,27 +24,43 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._identity: tuple[int, int] | None = None
-        self._offset = 0
+        self.end = 0
+        """Bytes of the file that were read."""
 
     def read(self) -> tuple[list[Line], bool]:
-        """New lines, and whether they are the whole of another file than before. Raises: OSError."""
+        """New lines, those of PIECE bytes or of a longer line; whether they begin another file than before.
+
+        Raises: OSError.
+        """
         try:
             with open(self._path, "rb") as file:
                 found = os.fstat(file.fileno())
                 identity = found.st_dev, found.st_ino
                 is_other = self._identity is not None and (
-                    identity != self._identity or found.st_size < self._offset
+                    identity != self._identity or found.st_size < self.end
                 )
                 if is_other:
-                    self._offset = 0
+                    self.end = 0
                 self._identity = identity
-                file.seek(self._offset)
-                data = file.read()
+                file.seek(self.end)
+                texts = file.readlines(PIECE)
         except FileNotFoundError:
             return [], False
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [line for text in whole.splitlines() if (line := _parsed(text)) is not None], is_other
+        if texts and not texts[-1].endswith(b"\n"):
+            del texts[-1]
+        self.end += sum(map(len, texts))
+        return [line for text in texts if (line := _parsed(text)) is not None], is_other
+
+    def pieces(self) -> Iterator[tuple[list[Line], bool]]:
+        """All that is new, piece by piece, each as `read` gives it. Raises: OSError."""
+        before = -1
+        while before != self.end:
+            before = self.end
+            lines, is_other = self.read()
+            if is_other:
+                before = -1
+            if lines or is_other:
+                yield lines, is_other
 
 
 class StepLines(Sequence[Line]):
@@ -52,13 +69,15 @@ class StepLines(Sequence[Line]):
     A line is read when it is asked for: those of a run of weeks are gigabytes.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises: OSError."""
+    def __init__(self, path: Path, *, until: int | None = None) -> None:
+        """`until`: how many bytes of the file count; None: all. Raises: OSError."""
         self._path = path
         self._file = open(path, "rb")  # noqa: SIM115  # until `__exit__`
         found: dict[int, int] = {}
         offset = 0
         for text in self._file:
+            if until is not None and offset >= until:
+                break
             line = _parsed(text) if text.endswith(b"\n") else None
             if line is not None and isinstance(line.get("step"), int):
                 found[line["step"]] = offset

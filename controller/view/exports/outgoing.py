@@ -24,7 +24,7 @@ from typing import Any
 
 from controller.core.state.snapshot import Alarm
 from controller.history.alarms import alarms, watched
-from controller.view.exports.jsonl_tail import Line, Tail
+from controller.view.exports.jsonl_tail import Line, StepLines, Tail
 from controller.view.exports.news import Bell, News, of_alarm, of_end, post, run_command
 from controller.view.exports.trackers import Sending, make_tracker
 
@@ -64,7 +64,7 @@ class Looker:
                 name,
                 lambda name=name: make_tracker(name, self._run, wanted.config, wanted.run_id),
                 tell=tell,
-                again=lambda: Tail(self._run / "metrics.jsonl").read()[0],
+                again=lambda end: StepLines(self._run / "metrics.jsonl", until=end),
             )
             for name in wanted.trackers
         ]
@@ -74,14 +74,19 @@ class Looker:
 
     def look(self) -> None:
         """Send what has come since the last look."""
-        lines, is_anew = self._metrics.read()
-        if lines or is_anew:
+        count, lines, is_anew = 0, list[Line](), False
+        for lines, is_anew in self._metrics.pieces():
+            count += 1
             self._lines = watched(lines if is_anew else self._lines + lines)
-            for sending in self._sendings:
-                sending.send(lines, is_anew=is_anew)
-        more, is_other = self._evaluated.read()
-        self._evaluations = (more if is_other else self._evaluations + more)[-1000:]
-        if lines or more:
+        for sending in self._sendings if count else ():
+            if count == 1:
+                sending.send(lines, is_anew=is_anew, end=self._metrics.end)
+            else:  # more than is held: it is read where it lies
+                sending.begin_again(self._metrics.end)
+        for more, is_other in self._evaluated.pieces():
+            count += 1
+            self._evaluations = (more if is_other else self._evaluations + more)[-1000:]
+        if count:
             bound = self._wanted.config.get("staleness", {}).get("max_staleness")
             found = [of_alarm(one) for one in alarms(self._lines, self._evaluations, bound=bound)]
             self._ring(found)

@@ -7,11 +7,12 @@ No line is held longer than until it was given: those of a run of weeks are giga
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from controller.config.models import TRACKERS
 from controller.view.exports.own_tracker import OwnTracker
@@ -22,6 +23,7 @@ BUILT_IN = TRACKERS
 MOST_CHARS = 1_000  # of what a tracker has raised
 Line = dict[str, Any]
 Tell = Callable[[str], None]
+Steps = AbstractContextManager[Sequence[Line]]
 
 
 class Tracker(Protocol):
@@ -77,19 +79,23 @@ class Sending:
     """One tracker in a thread of its own."""
 
     def __init__(
-        self, name: str, make: Callable[[], Tracker], *, tell: Tell, again: Callable[[], list[Line]]
+        self, name: str, make: Callable[[], Tracker], *, tell: Tell, again: Callable[[int], Steps]
     ) -> None:
-        """`tell(text)` hears once why it goes no further; `again()` gives all lines that there are."""
+        """`tell(text)` hears once why it goes no further; `again(end)` gives the steps before `end`."""
         self.name = name
         self._make, self._tell, self._again = make, tell, again
-        self._queue: Queue[tuple[list[Line], bool] | None] = Queue()
+        self._queue: Queue[_Piece | None] = Queue()
         self._is_ended = self._has_all = False  # nothing more is sent; all that was sent is taken
         self._thread = Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
-    def send(self, lines: list[Line], *, is_anew: bool) -> None:
-        """These are next; `is_anew`: they are all that there are."""
-        self._queue.put((lines, is_anew))
+    def send(self, lines: list[Line], *, is_anew: bool, end: int = 0) -> None:
+        """These are next, up to the byte `end`; `is_anew`: they are all that there are."""
+        self._queue.put(_Piece(lines, is_anew, end))
+
+    def begin_again(self, end: int) -> None:
+        """More came than is held: all up to the byte `end` is in the file."""
+        self._queue.put(_Piece(None, False, end))
 
     def end(self) -> None:
         """Nothing more will be sent."""
@@ -117,8 +123,7 @@ class Sending:
 
     def _follow(self, tracker: Tracker) -> None:
         last: int | None = None  # step that it has got; None: it has not begun
-        while (news := self._queue.get()) is not None:
-            lines, is_anew = news
+        while (piece := self._queue.get()) is not None:
             while True:  # what has piled up is taken at once
                 try:
                     more = self._queue.get_nowait()
@@ -127,12 +132,15 @@ class Sending:
                 if more is None:
                     self._queue.put(None)
                     break
-                lines, is_anew = (more[0], True) if more[1] else (lines + more[0], is_anew)
-            fresh = [line for line in lines if isinstance(line.get("step"), int)]
-            if is_anew or last is None:
-                last = _begun(tracker, fresh)
+                piece = piece.with_next(more)
+            if piece.lines is None:
+                last = self._begun_again(tracker, piece.end)
+                continue
+            fresh = [line for line in piece.lines if isinstance(line.get("step"), int)]
+            if piece.is_anew or last is None:
+                last = _begun(tracker, by_step(fresh))
             elif any(line["step"] <= last for line in fresh):
-                last = _begun(tracker, self._again())
+                last = self._begun_again(tracker, piece.end)
             else:
                 for line in fresh:
                     tracker.step(line)
@@ -140,10 +148,27 @@ class Sending:
         self._has_all = True
         tracker.close()
 
+    def _begun_again(self, tracker: Tracker, end: int) -> int:
+        with self._again(end) as known:
+            return _begun(tracker, known)
 
-def _begun(tracker: Tracker, lines: list[Line]) -> int:
+
+class _Piece(NamedTuple):
+    """What is next."""
+
+    lines: list[Line] | None  # None: all of the file, up to `end`
+    is_anew: bool  # these lines are all that there are
+    end: int  # of the file, in bytes
+
+    def with_next(self, more: "_Piece") -> "_Piece":
+        """Both in one."""
+        if more.is_anew or more.lines is None or self.lines is None:
+            return more if more.is_anew else _Piece(None, False, more.end)
+        return _Piece(self.lines + more.lines, self.is_anew, more.end)
+
+
+def _begun(tracker: Tracker, known: Sequence[Line]) -> int:
     """The last step of those that it has begun with."""
-    known = by_step(lines)
     tracker.begin(known)
     return known[-1]["step"] if known else 0
 

@@ -9,7 +9,7 @@ import pytest
 from controller.cli.alarm_watch import AlarmWatch
 from controller.cli.main import main
 from controller.config.models import Config
-from controller.view.exports import beside
+from controller.view.exports import beside, jsonl_tail
 from controller.view.exports.beside import exports_beside, outgoing, run_id
 from controller.view.exports.jsonl_tail import StepLines
 from controller.view.exports.outgoing import Looker, Outgoing
@@ -313,3 +313,39 @@ def test_news_of_the_end_that_nobody_takes_are_one_sentence(tmp_path, monkeypatc
     answers.set()
     assert len(told) == 1
     assert "nobody was told how it ended" in told[0]
+
+
+KEPT = """
+import json
+from pathlib import Path
+
+
+class Kept:
+    def __init__(self, run):
+        self.file = Path(run) / "kept.json"
+
+    def begin(self, lines):
+        self.steps = [line["step"] for line in lines]
+        self.kind = type(lines._lines).__name__
+
+    def step(self, line):
+        self.steps.append(line["step"])
+
+    def close(self):
+        self.file.write_text(json.dumps([self.kind, self.steps]))
+
+
+def make(run, config, run_id):
+    return Kept(run)
+"""
+
+
+def test_a_long_run_that_is_there_already_is_not_held_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl_tail, "PIECE", 100)
+    run = run_in(tmp_path)
+    (tmp_path / "kept.py").write_text(KEPT)
+    for step in range(1, 21):
+        put(run, step)
+    looker = Looker(wanted_of(run, trackers=[f"{tmp_path / 'kept.py'}:make"]), tell=pytest.fail)
+    looker.finish()
+    assert json.loads((run / "kept.json").read_text()) == ["StepLines", [*range(1, 21)]]

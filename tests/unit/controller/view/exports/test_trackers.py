@@ -5,15 +5,21 @@ import json
 import struct
 import threading
 import weakref
+from contextlib import nullcontext
 from itertools import chain
 
 import pytest
 
-from controller.view.exports.jsonl_tail import Tail
+from controller.view.exports import jsonl_tail
+from controller.view.exports.jsonl_tail import StepLines, Tail
 from controller.view.exports.tensorboard import NAME
 from controller.view.exports.trackers import Sending, by_step, make_tracker
 from protocol.errors import ConfigError
 from protocol.importing import load_object
+
+
+def nothing(end):
+    return nullcontext([])
 
 
 def line(step, value=1.0):
@@ -105,8 +111,8 @@ class Kept:
 
 def test_steps_go_on_and_a_redone_step_begins_again_with_the_later_value():
     kept = Kept()
-    there = [line(1), line(2), line(3, 0.25), line(3, 0.75), line(4)]
-    sending = Sending("kept", lambda: kept, tell=pytest.fail, again=lambda: there)
+    there = by_step([line(1), line(2), line(3, 0.25), line(3, 0.75), line(4)])
+    sending = Sending("kept", lambda: kept, tell=pytest.fail, again=lambda end: nullcontext(there))
     sending.send([line(1), line(2)], is_anew=False)
     sending.send([line(3)], is_anew=False)
     sending.send([line(1), line(2), line(3, 0.25)], is_anew=True)
@@ -127,7 +133,7 @@ class Line(dict):
 
 def test_a_line_that_a_tracker_has_got_is_held_by_nobody():
     noting = Noting()
-    sending = Sending("noting", lambda: noting, tell=pytest.fail, again=list)
+    sending = Sending("noting", lambda: noting, tell=pytest.fail, again=nothing)
     held = []
     for step in range(1, 51):
         made = Line(line(step))
@@ -151,8 +157,8 @@ def test_a_tracker_that_fails_is_told_once_and_one_that_hangs_is_left_behind():
         def begin(self, lines):
             hangs.wait()
 
-    refusing = Sending("refusing", Refuses, tell=told.append, again=list)
-    hanging = Sending("hanging", Hangs, tell=told.append, again=list)
+    refusing = Sending("refusing", Refuses, tell=told.append, again=nothing)
+    hanging = Sending("hanging", Hangs, tell=told.append, again=nothing)
     for sending in (refusing, hanging):
         for step in (1, 2, 3):
             sending.send([line(step)], is_anew=False)
@@ -184,7 +190,10 @@ class Noting:
 def test_a_step_that_is_made_again_begins_the_record_again():
     noting = Noting()
     sending = Sending(
-        "noting", lambda: noting, tell=pytest.fail, again=lambda: [line(1), line(2), line(2, 0.5)]
+        "noting",
+        lambda: noting,
+        tell=pytest.fail,
+        again=lambda end: nullcontext(by_step([line(1), line(2), line(2, 0.5)])),
     )
     sending.send([line(1), line(2)], is_anew=False)
     assert noting.has_begun.wait(60)
@@ -196,7 +205,7 @@ def test_a_step_that_is_made_again_begins_the_record_again():
 
 def test_what_has_piled_up_before_another_file_was_there_is_not_of_the_record():
     noting, is_made = Noting(), threading.Event()
-    sending = Sending("noting", lambda: is_made.wait(60) and noting, tell=pytest.fail, again=list)
+    sending = Sending("noting", lambda: is_made.wait(60) and noting, tell=pytest.fail, again=nothing)
     sending.send([line(1), line(2), line(3)], is_anew=False)
     sending.send([line(1, 0.5)], is_anew=True)
     is_made.set()
@@ -234,6 +243,37 @@ def test_a_file_is_followed_by_whole_lines_and_a_new_one_begins_again(tmp_path):
     aside.replace(file)
     assert tail.read() == ([{"step": 1}, {"step": 2}, {"step": 3}], True)
     assert tail.read() == ([], False)
+
+
+def test_a_long_file_is_read_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl_tail, "PIECE", 30)
+    file = tmp_path / "metrics.jsonl"
+    steps = [{"step": number} for number in range(1, 11)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in steps) + '{"step": 11}')
+    tail = Tail(file)
+    pieces = [lines for lines, _ in tail.pieces()]
+    assert len(pieces) > 3
+    assert [*chain(*pieces)] == steps
+    assert [*tail.pieces()] == []
+    assert tail.end == file.read_bytes().rindex(b"\n") + 1
+    file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step": 4}\n')
+    begun = [*tail.pieces()]
+    assert [is_other for _, is_other in begun] == [True, False]
+    assert [*chain(*(lines for lines, _ in begun))] == steps[:4]
+
+
+def test_of_more_than_a_piece_a_tracker_begins_with_the_file_up_to_there(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(line(step)) + "\n" for step in (1, 2, 2, 3)))
+    kept, end = Kept(), file.stat().st_size
+    sending = Sending("kept", lambda: kept, tell=pytest.fail, again=lambda end: StepLines(file, until=end))
+    with file.open("a") as more:
+        more.write(json.dumps(line(4)) + "\n")
+    sending.begin_again(end)
+    sending.send([line(4)], is_anew=False, end=file.stat().st_size)
+    assert sending.finish(60)
+    assert kept.steps == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0)]
+    assert kept.begun[0] in ([1, 2, 3], [1, 2, 3, 4])
 
 
 def test_a_file_that_is_replaced_by_a_longer_one_or_emptied_in_its_place_begins_again(tmp_path):
