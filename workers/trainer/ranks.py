@@ -7,6 +7,7 @@ every rank sees the same orders in the same order; the group outlives the traine
 after the other; a single rank needs no environment and no network.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.codec import from_fields, pack, to_fields, unpack
 from workers.models.out_of_memory import is_of_memory
 
+log = logging.getLogger("workers")
 STOP = 0  # an order without a message; tags of messages are positive
 # ranks wait for an order as long as rollouts take; a rank that dies closes its sockets, which ends the wait
 PATIENCE = timedelta(days=30)
@@ -195,12 +197,13 @@ class Ranks:
 
 @contextmanager
 def torch_errors_in_words() -> Iterator[None]:
-    """Raises: RunError in the place of what torch raises."""
+    """Raises: RunError in the place of what torch raises, whose traceback goes to the log."""
     try:
         yield
     except StaleFlowError:
         raise
     except (RuntimeError, ValueError, IndexError, OSError) as error:  # what torch raises
+        log.exception("The trainer failed.")
         advice = ""
         if is_of_memory(error):
             advice = "Memory ran out: lower `trainer.max_tokens_per_microbatch`. "

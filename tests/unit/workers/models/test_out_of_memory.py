@@ -19,10 +19,11 @@ from workers.trainer.ranks import torch_errors_in_words
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
     ],
 )
-def test_memory_is_spoken_of_where_it_is_memory(error, is_memory):
+def test_memory_is_spoken_of_where_it_is_memory(error, is_memory, caplog):
     assert is_of_memory(error) is is_memory
     if isinstance(error, RuntimeError):
         with pytest.raises(RunError) as raised, torch_errors_in_words():
             raise error
         assert ("emory ran out" in str(raised.value)) is is_memory
         assert "rank" not in str(raised.value)
+        assert "Traceback" in caplog.text
