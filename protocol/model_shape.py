@@ -44,8 +44,9 @@ def checked(read: object) -> Shape:
                 shown = repr(value)[:SHOWN_CHARS]
                 raise ValueError(f"`{name}` in config.json is {shown}; expected a whole number, 0 or more")
     names: object = shape.get("architectures")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        shown = repr(names)[:SHOWN_CHARS]
+    listed = cast("list[object]", names) if isinstance(names, list) else [None]
+    if names is not None and not all(isinstance(name, str) for name in listed):
+        shown = repr(cast("object", names))[:SHOWN_CHARS]
         raise ValueError(f"`architectures` in config.json is {shown}; expected a list of names")
     return shape
 
