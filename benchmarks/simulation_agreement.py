@@ -7,6 +7,9 @@ under what runs without stopping it, the seconds of a transfer are the trainer's
 response only if the KV of all that it has fits at their final lengths, which nobody can know, and the lengths
 are the very draw. Exit code 1 if a cell is off by more than 5 %.
 
+`--terms transfer` leaves the lengths and the KV out: lengths are drawn here, and KV grows token by token.
+`--terms ours` has the seconds of a transfer in the instance, which stands still, as well.
+
 Source: DryRun-RL, the simulator by the authors of StaleFlow (arXiv 2601.12784), and a study that ran it.
 """
 
@@ -17,10 +20,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from controller.simulation import window  # noqa: E402
-from tests.support.published_study import AREAL, CAPS, PUBLISHED, SKIP, make_config, study_simulation  # noqa: E402
+from controller.config.models import Config  # noqa: E402
+from controller.simulation import Simulation, window  # noqa: E402
+from tests.support.published_study import (  # noqa: E402
+    AREAL,
+    CAPS,
+    PUBLISHED,
+    SKIP,
+    SYNC_S,
+    make_config,
+    study_simulation,
+)
 
 TOLERANCE = 0.05
+TERMS = ("study", "transfer", "ours")
+
+
+def simulation_on(terms: str, kind: str, bound: int, *, rule: str, seed: int) -> Simulation:
+    """One cell on that simulator's terms, on those but for lengths and KV, or on ours."""
+    config = make_config(kind, bound, strategy=rule)
+    if terms == "study":
+        return study_simulation(config, seed=seed, is_reserved=bound > 0)
+    if terms == "ours" and bound:
+        tree = config.model_dump()
+        tree["simulation"] |= {"pull_s": SYNC_S, "train_base_s": config.simulation.train_base_s - SYNC_S}
+        config = Config.model_validate(tree)
+    return Simulation(config, seed=seed, with_digest=False)
 
 
 def main() -> int:
@@ -28,16 +53,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workloads", default=",".join(CAPS))
     parser.add_argument("--bounds", default="0,1,2,3")
+    parser.add_argument("--rules", default="greedy,areal")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--terms", choices=TERMS, default="study")
     options = parser.parse_args()
     differences = []
     for kind in options.workloads.split(","):
         for bound in map(int, options.bounds.split(",")):
             for name, published in (("greedy", PUBLISHED[kind]), ("areal", (0.0, *AREAL[kind]))):
-                if not published[bound]:
+                if not published[bound] or name not in options.rules.split(","):
                     continue
-                config = make_config(kind, bound, strategy=name)
-                simulation = study_simulation(config, seed=options.seed, is_reserved=bound > 0)
+                simulation = simulation_on(options.terms, kind, bound, rule=name, seed=options.seed)
                 figures = window(simulation.run().starts, max_staleness=bound, skip=SKIP)
                 assert figures is not None
                 rate = figures.trajectories_per_s
