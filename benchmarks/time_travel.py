@@ -1,10 +1,10 @@
 """What a jump through a run's history takes: `python -m benchmarks.time_travel [--events 100000]`.
 
 Simulates a run of the quickstart's size whose journal has about so many events (or takes `--run RUN`), makes
-the pass over the history that the view makes in the background, and then prints: seconds of the pass, random
-jumps, steps forward and back, the life of random groups, whether the core at random events gives what the
-journal's fingerprints say that it gave, and whether the whole core there is, bit for bit, the one that goes
-through all events in order.
+the pass over the history that the view makes in the background, and then prints: seconds of the pass, what
+it leaves on the disk and in memory, random jumps, steps forward and back, the life of random groups, whether
+the core at random events gives what the journal's fingerprints say that it gave, and whether the whole core
+there is, bit for bit, the one that goes through all events in order.
 """
 
 import argparse
@@ -18,11 +18,14 @@ from hashlib import blake2b
 from pathlib import Path
 from statistics import quantiles
 
+import psutil
+
 from controller.config.models import Config
 from controller.durability.fingerprint import fingerprint
 from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
+from controller.view.past.kept_past import NAME
 from controller.view.shown_run import ShownRun
 from tests.support.recorded_run import record
 
@@ -93,8 +96,13 @@ def measure(run: ShownRun, times: int) -> int:
         run.timeline(None, None, "")
         run.join()
 
-    seconds, _ = timed(passed)
-    print(f"the pass over the history: {seconds:.1f} s, {facts['until_s'] / seconds:.1f} times real time")
+    seconds, used = timed(passed)
+    kept_mb = sum(kept.stat().st_size for kept in run.path.glob(NAME)) / 1e6
+    print(
+        f"the pass over the history: {seconds:.1f} s, {facts['until_s'] / seconds:.1f} times real time, "
+        f"{used:.1f} s of the processor; {NAME} has {kept_mb:.0f} MB, "
+        f"and this process {psutil.Process().memory_info().rss / 1e6:.0f} MB of memory"
+    )
     spread("the timeline of the whole run", [timed(lambda: run.timeline(None, None, "")) for _ in range(10)])
     numbers = [dice.randint(facts["first"], last) for _ in range(times)]
     spread("random jumps (the page Now)", [timed(lambda n=n: run.now({"event": str(n)})) for n in numbers])
