@@ -12,7 +12,9 @@ all ours (`worker_cpu_ms`), and in the process of the agent (`agent_cpu_ms`: cli
 the share of a core that each of the two processes had (`worker_core`, `agent_core`). For each way there
 is a line in which the same episodes are played one after the other (`at_once: 1`), so that no turn waits for
 another: there only other programs, of which `load` tells, can make a turn longer than its CPU, and the
-fastest of them (`p5_ms`) are what a turn takes on a processor that is not full.
+fastest of them (`p5_ms`) are what a turn takes on a processor that is not full. The last line has the CPU
+of making a client of the `openai` package: by itself, and with an `http_client` as functions get it that were
+written for AReaL.
 """
 
 import argparse
@@ -25,11 +27,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import openai
+
 from protocol.agents.settings import AgentSettings
 from protocol.messages import Ask, EpisodeEnded, EpisodeFailed
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
 from tests.support.chat_tokenizer import make_tokenizer
 from tests.support.scripted_link import ScriptedLink, serving
+from workers.agent.door.http_client import find_client
 
 AGENT = """
 import asyncio, json, random, time
@@ -119,6 +124,20 @@ async def measure(link, way, options, *, at_once):
     }  # fmt: skip
 
 
+def client_cpu_ms(count=20):
+    """Milliseconds of CPU of making a client: by itself, and with an `http_client` of ours."""
+    given = {"base_url": "http://127.0.0.1:1/v1", "api_key": "none"}
+    ways = {"client_cpu_ms": dict, "client_given_http_cpu_ms": lambda: {"http_client": find_client()()}}
+    told = {}
+    for name, make in ways.items():
+        openai.AsyncOpenAI(**given, **make())  # imports what it needs, and reads our certificates
+        began = time.process_time()
+        for _ in range(count):
+            openai.AsyncOpenAI(**given, **make())
+        told[name] = round(1000 * (time.process_time() - began) / count, 2)
+    return told
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--episodes", type=int, default=64)
@@ -151,6 +170,7 @@ def main():
             ),
         )  # fmt: skip
         asyncio.run(serving(settings, test, AnsweringLink()))
+    print(json.dumps(client_cpu_ms()))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def run(seed: int, overrides: list[str]) -> dict[str, object]:
     first = sum(line["reward/mean"] for line in lines[:10]) / 10
     last = sum(line["reward/mean"] for line in lines[-10:]) / 10
     equal = [line["groups/equal_rewards"] for line in lines]
+    fresh = [line["engine/temperature"] for line in lines if "engine/temperature" in line]
     return {
         "seed": seed,
         "exit_code": done.returncode,
@@ -40,6 +41,11 @@ def run(seed: int, overrides: list[str]) -> dict[str, object]:
         "staleness_max": max(line["staleness/max"] for line in lines),
         "violations": summary["staleness/violations"],
         "alarms": [line for line in done.stdout.splitlines() if "ALARM," in line],
+        "engine": {
+            "cut_max": round(max(line.get("engine/cut", 0.0) for line in lines), 5),
+            "temperature_off": round(max((abs(one - 1) for one in fresh), default=0.0), 7),
+            "fresh_batches": len(fresh),
+        },
         "equal_rewards": round(max(fmean(equal[i : i + 5]) for i in range(len(equal) - 4)), 3),
         "tokens": {k.split("/")[1]: v for k, v in summary.items() if k.startswith("tokens/")},
     }
