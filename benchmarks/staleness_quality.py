@@ -41,11 +41,13 @@ def run(kind: str, bound: int, seed: int, steps: int) -> dict[str, float] | None
     if not RUNS.make(name, seed, (*settings, *KINDS[kind]), every_steps=steps):
         return None
     lines, judged = RUNS.lines(name, "metrics.jsonl"), RUNS.lines(name, "evaluations.jsonl")
+    sizes = [line["importance_weight/ess"] for line in lines if "importance_weight/ess" in line]
     return {
         "before": judged[0]["reward/mean"],
         "after": judged[-1]["reward/mean"],
         "staleness": fmean(line["staleness/mean"] for line in lines),
         "gain": gain_at_the_end([line["reward/mean"] for line in lines]),
+        "ess": fmean(sizes) if sizes else 1.0,
         "violations": RUNS.summary(name)["staleness/violations"],
     }
 
