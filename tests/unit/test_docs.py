@@ -17,6 +17,7 @@ LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 NAMED = re.compile(
     r"`((?:controller|workers|protocol|strategies|docs|examples|tests|benchmarks)/[\w/.]*(?:\.py|\.md|\.yaml|/))`"
 )
+BENCHMARK = re.compile(r"`[^`]*\bbenchmarks[./](\w+(?:\.(?!py\b)\w+)*)(?:\.py)?((?:\s[^`]*)?)`")
 KEY = re.compile(r"^\| `([a-z_.]+)` \|", re.MULTILINE)
 
 
@@ -51,6 +52,30 @@ def test_the_readme_links_every_page():
 def test_files_that_are_named_are_there(page):
     for name in NAMED.findall(text_of(ROOT / page)):
         assert (ROOT / name).exists(), f"{page} names {name}, which is not there: it was moved or renamed"
+
+
+def benchmark(name: str) -> Path:
+    place = ROOT / "benchmarks" / name.replace(".", "/")
+    return place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_benchmarks_that_are_named_are_there_with_these_options(page):
+    for name, rest in BENCHMARK.findall(text_of(ROOT / page).replace("```", "")):
+        module = benchmark(name)
+        assert module.exists(), f"{page} names benchmarks.{name}, which is not there: it was moved or renamed"
+        for option in re.findall(r"(?<=\s)--[\w-]+", rest):
+            assert f'"{option}"' in text_of(module), f"benchmarks.{name} of {page} has no {option}"
+
+
+def test_benchmarks_that_pages_name_are_listed():
+    listed = {name for name, _ in BENCHMARK.findall(text_of(ROOT / "benchmarks" / "README.md"))}
+    for page in PAGES:
+        named = {name for name, _ in BENCHMARK.findall(text_of(ROOT / page).replace("```", ""))}
+        missing = {name for name in named - listed if "argparse" in text_of(benchmark(name))}
+        assert not missing, (
+            f"{page} names {', '.join(sorted(missing))}, which benchmarks/README.md does not list"
+        )
 
 
 def test_the_drawing_names_modules_that_are_there():
