@@ -21,7 +21,7 @@ def told_if_refused() -> Iterator[None]:
             if sys.stdout is not None:  # `>&-` closed it
                 sys.stdout.flush()
     except OSError as error:
-        if not _is_refused():
+        if sys.stdout is None or not _is_refused():
             raise
         print_to_nothing(sys.stdout)
         if not isinstance(error, BrokenPipeError):
@@ -36,8 +36,6 @@ def told_if_refused() -> Iterator[None]:
 
 def _is_refused() -> bool:
     """Whether standard output takes nothing: the error may be of any other file."""
-    if sys.stdout is None:
-        return False
     try:
         print(flush=True)
     except OSError:
