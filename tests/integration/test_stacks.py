@@ -119,7 +119,7 @@ def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_
     assert main(["stacks", str(run)]) == 0
     with log, child.stdin, child.stdout:
         dump = stacks_in(log)
-    assert f'"{file}", line 6 in score' in dump
+    assert any(f'"{file}", line {line} in score' in dump for line in (5, 6))  # 5: just behind the gate
     assert f"reward_process (pid {fork.pid})" in capsys.readouterr().out
 
 
