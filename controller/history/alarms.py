@@ -236,7 +236,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
         "trainer",
         _masked,
         "Turn trainer.mask_truncated off, or raise rollout.max_response_tokens (of an agent "
-        "agent.max_turn_tokens); where it is off, the engine tells no finite logprobs.",
+        "agent.max_turn_tokens). If it is off already, the engine's logprobs are not finite.",
     ),
     (
         "slow rewards",

@@ -241,15 +241,20 @@ def test_a_file_that_cannot_be_opened_is_said_in_words(tmp_path):
         Recording(tmp_path)
 
 
+async def warnings_of_a_new_run(settings: Config) -> list[str]:
+    told: list[str] = []
+    directory = RunDirectory(settings)
+    assert await find_past(directory, settings, on_warning=told.append) is None
+    directory.close()
+    return told
+
+
 @pytest.mark.parametrize("resume", ["auto", "never"])
 async def test_a_folder_without_run_db_is_set_aside_and_that_is_said(tmp_path, resume):
     settings = Config.model_validate({"run": {"dir": str(tmp_path), "name": "run", "resume": resume}})
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n')
-    told = []
-    directory = RunDirectory(settings)
-    assert await find_past(directory, settings, on_warning=told.append) is None
-    directory.close()
+    told = await warnings_of_a_new_run(settings)
     assert len(told) == (resume == "auto")  # never: that is what was asked for
     assert all(
         f"a run without run.db, so nothing could go on with it: it is set aside at {tmp_path}/run.1" in t
@@ -262,10 +267,7 @@ async def test_a_run_with_run_db_that_durability_off_sets_aside_is_called_so(tmp
     settings = Config.model_validate({"run": run, "samples": {"groups": 0}})
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.db").write_text("whole")
-    told = []
-    directory = RunDirectory(settings)
-    assert await find_past(directory, settings, on_warning=told.append) is None
-    directory.close()
+    told = await warnings_of_a_new_run(settings)
     (text,) = told
     assert "without run.db" not in text
     assert "`run.durability: off`" in text
