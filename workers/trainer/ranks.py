@@ -210,6 +210,6 @@ def torch_errors_in_words() -> Iterator[None]:
         elif dist.is_initialized() and dist.get_world_size() > 1:
             advice = "If another rank was lost, its log says why. "
         raise RunError(
-            f"The trainer failed: {type(error).__name__}: {error}. {advice}The traceback is in the log. Resume "
-            "from the newest checkpoint."
+            f"The trainer failed: {type(error).__name__}: {error}. {advice}The traceback is in the log. "
+            "Resume from the newest checkpoint."
         ) from error
