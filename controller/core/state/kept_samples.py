@@ -59,17 +59,18 @@ def choose(groups: Sequence["Group"], count: int, *, step: int, seed: int) -> li
     dice = random.Random(f"{seed}/samples/{step}")
     left = sorted(groups, key=lambda group: group.id)
     brought = [group.contribute() for group in left]
+    spreads, oldest = [one.spread for one in brought], [one.oldest for one in brought]
     chosen: list[tuple[Group, str]] = []
     while left and len(chosen) < count:
-        why, places = TURN[len(chosen) % len(TURN)], range(len(left))
+        why = TURN[len(chosen) % len(TURN)]
         if why == "spread":
-            place = max(places, key=lambda place: brought[place].spread)
+            place = spreads.index(max(spreads))
         elif why == "oldest":
-            place = min(places, key=lambda place: brought[place].oldest)
+            place = oldest.index(min(oldest))
         else:
-            place = dice.choice(places)
+            place = dice.choice(range(len(left)))
         chosen.append((left.pop(place), why))
-        del brought[place]
+        del spreads[place], oldest[place]
     return chosen
 
 

@@ -108,7 +108,7 @@ class Training:
             f"{self.trainer_batches.ahead} are not all in {ready}"
         )
         groups = [self.state.groups[id] for id in (*self.trainer_batches.ahead, *rest)]
-        contributions = [group.contribute() for group in groups]
+        contributions = [group.contribution or group.contribute() for group in groups]
         self._check_bound(contributions, train_version=train_version)
         self._adapt()
         self.state.ledger.consume(ready)

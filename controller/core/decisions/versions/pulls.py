@@ -177,23 +177,26 @@ class Pulls:
         ]
 
     def _view(self, instance: Instance, useful: int) -> SyncView:
-        view = instances.instance_view(self.state, instance)
+        running, tokens = len(instance.running), instance.resident_tokens
+        coefficients = instance.fit.coefficients if instance.fit else self.state.coefficients
         parked = homes.parked(instance, self.state.groups) if instance.parked else []
         restart_s = 0.0
         if not self.state.config.staleness.keep_kv:
-            for count, tokens in ((view.running, view.resident_tokens), (len(parked), sum(parked))):
-                restart_s += count * prefill_s(view.coefficients, tokens / count) if count else 0.0
+            if running:
+                restart_s += running * prefill_s(coefficients, tokens / running)
+            if parked:
+                restart_s += len(parked) * prefill_s(coefficients, sum(parked) / len(parked))
         return SyncView(
-            view.id,
-            view.policy_version,
-            view.running,
-            view.resident_tokens,
-            view.capacity,
-            view.coefficients,
+            instance.id,
+            instance.policy_version,
+            running,
+            tokens,
+            instance.capacity,
+            coefficients,
             instance.pull_s,
             restart_s,
-            view.waiting,
-            view.kv_tokens,
+            instance.status.waiting if instance.status else 0,
+            instances.kv_tokens(instance),
             useful,
             len(parked),
             sum(parked),

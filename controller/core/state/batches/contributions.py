@@ -67,11 +67,11 @@ def contribution_of(group: "Group") -> Contribution:
 
 def ages_of(contributions: Sequence[Contribution], train_version: int) -> Counter[int]:
     """Trajectories of a batch by age, in versions, as of their first tokens; those without are left out."""
-    ages = Counter[int]()
+    counts: dict[int, int] = {}
     for contribution in contributions:
         for version, count in contribution.first_versions.items():
-            ages[train_version - version] += count
-    return ages
+            counts[version] = counts.get(version, 0) + count
+    return Counter({train_version - version: count for version, count in counts.items()})
 
 
 def _item(group: "Group", member: "Trajectory", place: int) -> TrainItem:

@@ -18,14 +18,14 @@ from strategies.outcomes import EPSILON
 AT_ONCE = 16  # groups at each event: 0.1 ms, and 2,000 groups are counted within 130 events
 
 
-class _Row(NamedTuple):
-    """One group."""
+class _Groups(NamedTuple):
+    """What is known of each group that was counted, in columns: a batch of thousands is summed up at once."""
 
-    source: int
-    responses: int
-    tokens: int
-    reward_sum: float
-    reward_squares: float
+    sources: list[int]
+    responses: list[int]
+    tokens: list[int]
+    reward_sums: list[float]
+    reward_squares: list[float]
 
 
 class BatchFigures:
@@ -37,7 +37,7 @@ class BatchFigures:
         """`sources`: names of the sources of prompts, where there are several."""
         self._left = deque(contributions)
         self._train_version, self._sources = train_version, sources
-        self._rows: list[_Row] = []
+        self._groups = _Groups([], [], [], [], [])
         self._lengths, self._ages = Counter[int](), Counter[int]()
         self._cut = self._partial = self._trajectories = 0
         self._parts: dict[str, list[tuple[float, int]]] = {}  # by name, of each group
@@ -62,29 +62,29 @@ class BatchFigures:
     def tokens(self) -> int:
         """Sampled tokens of all responses."""
         self.finish()
-        return sum([row.tokens for row in self._rows])
+        return sum(self._groups.tokens)
 
     @property
     def responses(self) -> int:
         """Responses of all groups."""
         self.finish()
-        return sum([row.responses for row in self._rows])
+        return sum(self._groups.responses)
 
     def line(self) -> dict[str, object]:
         """The figures, by name."""
         count, ages = self.responses, self._ages
-        lengths = sorted(self._lengths.items())
-        up_to = list(accumulate([times for _, times in lengths]))
+        lengths = sorted(self._lengths)
+        up_to = list(accumulate(map(self._lengths.__getitem__, lengths)))
         return {
-            **_reward_figures(self._rows),
-            **_equal_groups(self._rows),
+            **_reward_figures(self._groups),
+            **_equal_groups(self._groups),
             **_reward_parts(self._parts),
-            **_by_source(self._rows, self._sources),
+            **_by_source(self._groups, self._sources),
             **episode_metrics(self._episodes),
             "response_length/mean": self.tokens / count,
-            "response_length/p50": lengths[_rank(up_to, 0.5)][0],
-            "response_length/p99": lengths[_rank(up_to, 0.99)][0],
-            "response_length/max": lengths[-1][0],
+            "response_length/p50": lengths[_rank(up_to, 0.5)],
+            "response_length/p99": lengths[_rank(up_to, 0.99)],
+            "response_length/max": lengths[-1],
             "response_length/cut": self._cut / count,
             "staleness/mean": sum(age * n for age, n in ages.items()) / ages.total() if ages else 0.0,
             "staleness/max": max(ages, default=0),
@@ -94,7 +94,11 @@ class BatchFigures:
 
     def _count(self, one: Contribution) -> None:
         responses = len(one.lengths)
-        self._rows.append(_Row(one.source, responses, sum(one.lengths), one.reward_sum, one.reward_squares))
+        self._groups.sources.append(one.source)
+        self._groups.responses.append(responses)
+        self._groups.tokens.append(sum(one.lengths))
+        self._groups.reward_sums.append(one.reward_sum)
+        self._groups.reward_squares.append(one.reward_squares)
         self._lengths.update(one.lengths)
         for version, count in one.first_versions.items():
             self._ages[self._train_version - version] += count
@@ -111,38 +115,42 @@ def _rank(up_to: Sequence[int], q: float) -> int:
     return bisect_right(up_to, min(up_to[-1] - 1, int(q * up_to[-1])))
 
 
-def _reward_figures(rows: Sequence[_Row]) -> dict[str, float]:
+def _reward_figures(groups: _Groups) -> dict[str, float]:
     """Variances of groups are merged as in Chan, Golub, LeVeque 1979."""
-    count = sum([row.responses for row in rows])
-    mean = fsum([row.reward_sum for row in rows]) / count
+    count = sum(groups.responses)
+    mean = fsum(groups.reward_sums) / count
     squares = [
-        within + responses * (total / responses - mean) ** 2 for _, responses, _, total, within in rows
+        within + responses * (total / responses - mean) ** 2
+        for responses, total, within in zip(
+            groups.responses, groups.reward_sums, groups.reward_squares, strict=True
+        )
     ]
     return {"reward/mean": mean, "reward/std": sqrt(fsum(squares) / count)}
 
 
-def _equal_groups(rows: Sequence[_Row]) -> dict[str, float]:
+def _equal_groups(groups: _Groups) -> dict[str, float]:
     """The share of groups whose rewards are all equal, of those with several responses; empty without any."""
-    compared = [row for row in rows if row.responses > 1]
-    if not compared:
-        return {}
-    equal = sum([row.reward_squares <= row.responses * EPSILON**2 for row in compared])
-    return {"groups/equal_rewards": equal / len(compared)}
+    both = zip(groups.responses, groups.reward_squares, strict=True)
+    compared = [squares <= responses * EPSILON**2 for responses, squares in both if responses > 1]
+    return {"groups/equal_rewards": sum(compared) / len(compared)} if compared else {}
 
 
-def _by_source(rows: Sequence[_Row], sources: Sequence[str]) -> dict[str, float]:
+def _by_source(groups: _Groups, sources: Sequence[str]) -> dict[str, float]:
     """How many responses of the batch are of each source, with their mean reward and length.
 
     Of a source that has none in it, the count alone.
     """
     found: dict[str, float] = {}
+    places: dict[int, list[int]] = {}
+    for place, source in enumerate(groups.sources if sources else ()):
+        places.setdefault(source, []).append(place)
     for number, name in enumerate(sources):
-        own = [row for row in rows if row.source == number]
-        count = sum([row.responses for row in own])
+        own = places.get(number, [])
+        count = sum([groups.responses[place] for place in own])
         found[f"source/{name}/responses"] = count
         if count:
-            found[f"source/{name}/reward"] = fsum([row.reward_sum for row in own]) / count
-            found[f"source/{name}/response_length"] = sum([row.tokens for row in own]) / count
+            found[f"source/{name}/reward"] = fsum([groups.reward_sums[place] for place in own]) / count
+            found[f"source/{name}/response_length"] = sum([groups.tokens[place] for place in own]) / count
     return found
 
 

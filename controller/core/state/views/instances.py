@@ -12,6 +12,11 @@ from controller.core.state.views.candidates import Candidates
 from strategies.views import InstanceView, Settings
 
 
+def kv_tokens(instance: Instance) -> int:
+    """Tokens that its KV cache is believed to hold, less what preemptions have taught to leave free."""
+    return int(instance.kv_tokens * instance.kv_share) if instance.running else instance.kv_tokens
+
+
 def instance_view(state: RunState, instance: Instance) -> InstanceView:
     """An instance as strategies see it."""
     return InstanceView(
@@ -20,7 +25,7 @@ def instance_view(state: RunState, instance: Instance) -> InstanceView:
         len(instance.running),
         instance.resident_tokens,
         instance.capacity,
-        int(instance.kv_tokens * instance.kv_share) if instance.running else instance.kv_tokens,
+        kv_tokens(instance),
         instance.expected_tokens,
         instance.fit.coefficients if instance.fit else state.coefficients,
         False,
