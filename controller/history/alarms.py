@@ -26,9 +26,9 @@ MISMATCH_MOST = 0.5  # nats, whatever is usual; 0.3 from random weights at lr 0.
 FRESH_MOST = 0.03  # nats, of tokens that the very weights sampled; of another precision: 0.0001
 ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "engine/fresh_tokens")
 KEYS = (
-    *ENGINE, "entropy", "grad_norm", "groups/equal_rewards", "mismatch_kl", "phase/scoring",
-    "response_length/cut", "response_length/mean", "reward/mean", "reward/std", "skipped_steps",
-    "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost",
+    *ENGINE, "entropy", "grad_norm", "groups/equal_advantages", "groups/equal_rewards", "mismatch_kl",
+    "phase/scoring", "response_length/cut", "response_length/mean", "reward/mean", "reward/std",
+    "skipped_steps", "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost",
     "tokens/masked_share", "turns/mean",
 )  # fmt: skip
 """All that a rule looks at in a line of metrics.jsonl."""
@@ -72,6 +72,11 @@ def _skipped(lines: Sequence[Line]) -> str:
 
 
 def _flat_rewards(lines: Sequence[Line]) -> str:
+    """Nothing to learn from; where turns have advantages of their own, by those, whatever episodes earn."""
+    if trained := _last(lines, "groups/equal_advantages", NEWEST):
+        if len(trained) < NEWEST or fmean(trained) <= EQUAL_SHARE:
+            return ""
+        return f"in {fmean(trained):.0%} of the groups of the last {NEWEST} steps all turns count alike"
     spread, equal = _last(lines, "reward/std", NEWEST), _last(lines, "groups/equal_rewards", NEWEST)
     if len(spread) == NEWEST and max(spread) <= EPSILON:
         return f"all rewards of the last {NEWEST} steps are {_last(lines, 'reward/mean', 1)[0]:g}"

@@ -13,6 +13,8 @@ from protocol.errors import RemoteError
 from protocol.kept_sets import word_counts
 from protocol.messages import Train, TrainAhead, TrainItem
 
+ROUNDING = 1e-6  # advantages that are no further apart are equal, as for the filter of groups
+
 
 @dataclass(frozen=True, slots=True)
 class BatchKept:
@@ -58,6 +60,23 @@ class TrainBatch:
     def response_starts(self) -> list[int]:
         """Where each trajectory's sampled tokens begin in the flat arrays."""
         return [0, *np.cumsum(self.response_lengths)[:-1].tolist()]
+
+    def turn_metrics(self) -> dict[str, float]:
+        """The share of groups whose turns all have one advantage, of those with several episodes.
+
+        Empty where turns have none of their own, or no group has several episodes.
+        """
+        if not self.is_by_turn:
+            return {}
+        advantages: dict[int, list[np.ndarray]] = {}
+        episodes: dict[int, set[int]] = {}
+        of_each = np.split(self.advantages, self.response_starts[1:])
+        for group, episode, own in zip(self.groups, self.episodes, of_each, strict=True):
+            advantages.setdefault(group, []).append(own)
+            episodes.setdefault(group, set()).add(episode)
+        compared = [np.concatenate(advantages[group]) for group, some in episodes.items() if len(some) > 1]
+        equal = [not len(values) or bool(np.ptp(values) <= ROUNDING) for values in compared]
+        return {"groups/equal_advantages": sum(equal) / len(equal)} if equal else {}
 
 
 def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch:

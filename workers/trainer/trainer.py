@@ -168,6 +168,7 @@ class Trainer:
             **corrected,
             **losses.means(taken, self._step_names),
             **losses.value_metrics(flat.values, flat.returns),
+            **batch.turn_metrics(),
             "lr": options.lr * warmth,
             "tokens": float(len(flat.advantages)),
             "nonfinite_log_ratios": nonfinite,

@@ -181,6 +181,17 @@ def test_a_reward_that_looks_at_the_prompt_alone_gives_no_signal():
     assert names(lines(groups__equal_rewards=0.85)) == [], "a task that is nearly solved"
 
 
+def test_where_turns_have_advantages_they_tell_whatever_the_episodes_earn():
+    solved = {"reward__std": 0.0, "reward__mean": 1.0, "groups__equal_rewards": 1.0}
+    assert names(lines(**solved)) == ["no signal"]
+    assert names(lines(**solved, groups__equal_advantages=0.4)) == [], "the turns differ, and are trained"
+    (found,) = alarms(lines(groups__equal_rewards=0.0, groups__equal_advantages=1.0))
+    assert found.name == "no signal"
+    assert found.evidence == "in 100% of the groups of the last 5 steps all turns count alike"
+    begun = lines(**solved, groups__equal_advantages=late(1.0, None, since=57))
+    assert names(begun) == [], "a run that went on under a release that says it: three steps are too few"
+
+
 def test_entropy_may_fall_as_long_as_the_run_learns():
     assert names(lines(entropy=late(0.01, 0.5, since=40))) == []
 

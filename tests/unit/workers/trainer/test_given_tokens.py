@@ -156,6 +156,21 @@ def test_every_turn_may_have_an_advantage_of_its_own():
     assert advantages[11:].tolist() == [1.0] * 4 + [2.0] + [3.0] * 6
 
 
+def test_a_step_says_in_how_many_groups_the_advantages_of_all_turns_are_equal(model_directory, tmp_path):
+    (plain, frames), (train, _) = agent_batch(groups=3), agent_batch(groups=3, outcomes=(0.0,) * 6)
+    trainer = Trainer(settings(tmp_path), model_directory)
+    assert "groups/equal_advantages" not in trainer.train_step(plain, frames), "turns have none of their own"
+    # one turn of one episode is better: what the rewards of the episodes are does not matter
+    items = tuple(
+        item._replace(outcomes=(0.0, 0.0, 0.0, 0.5, 0.0, 1e-9)) if place == 4 else item
+        for place, item in enumerate(train.items)
+    )
+    told = trainer.train_step(Train(1, items), frames)
+    assert told["groups/equal_advantages"] == pytest.approx(2 / 3)
+    alone, frames = agent_batch(groups=2, size=1, outcomes=(0.0,) * 6, version=2)
+    assert "groups/equal_advantages" not in trainer.train_step(alone, frames), "nothing is compared"
+
+
 def test_an_episode_of_several_trajectories_weighs_as_one(model_directory, tmp_path):
     train, frames = agent_batch(groups=1, size=3)
     forked = tuple(item._replace(episode=min(item.member, 1)) for item in train.items)
