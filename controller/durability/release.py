@@ -1,10 +1,12 @@
-"""Fingerprint of the code that decides, stored in every run.db.
+"""Fingerprint of the code that decides, and of the files of the user's, stored in every run.db.
 
 Invariant: two processes with equal releases take equal decisions on equal events.
 """
 
 import json
 import platform
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import blake2b
@@ -12,9 +14,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from controller.config.models import Config
+from protocol.importing import find_file
 
 ROOT = Path(__file__).resolve().parents[2]
 DECIDING = ("controller", "protocol", "strategies")
+COMPARED = {
+    "data": "prompts", "reward": "rewards", "agent": "rewards", "rollout": "responses", "trainer": "steps",
+    "staleness": "figures", "evaluation": "evaluations",
+}  # fmt: skip
+"""Sections that name Python files of a user's, and what a change of one may make incomparable. The initial
+model is made once, so a change of `model.factory` changes nothing."""
 
 
 @cache
@@ -48,7 +57,52 @@ def facts_of(config: Config, *, run_dir: str, import_paths: tuple[str, ...]) -> 
         "import_paths": json.dumps(import_paths),
         "release": json.dumps(release()),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": own_files(config),
     }
+
+
+def own_files(config: Config) -> str:
+    """The user's Python files that a configuration names, as they are now: digests by key and file, as JSON.
+
+    What these files import is not looked at.
+    """
+    found: dict[str, str] = {}
+    for section in COMPARED:
+        for key, text in _texts(getattr(config, section).model_dump(mode="json"), section):
+            place, _, name = text.rpartition(":")
+            place = place if name.isidentifier() else text  # a script of `agent.command`
+            if place.endswith(".py") and (path := find_file(place)):
+                with suppress(OSError):
+                    found[f"{key} {place}"] = blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    return json.dumps(found)
+
+
+def changed_files(known: Mapping[str, str], config: Config) -> list[str]:
+    """What to tell a person of each file that is not as `own_files` knew it; a run of before knew nothing."""
+    keys: dict[str, list[str]] = {}
+    now: dict[str, str] = json.loads(own_files(config))
+    for name in (name for name, digest in now.items() if known.get(name, digest) != digest):
+        key, place = name.split(" ", 1)
+        keys.setdefault(place, []).append(key)
+    return [
+        f"{place} ({', '.join(of)}) has other content than the run used before. The run goes on with it, and "
+        f"{COMPARED[of[0].partition('.')[0]]} from before and after may not be comparable. If that is not "
+        "wanted, stop the run, put the file back as it was, and give the same command; or start over with "
+        "run.resume=never."
+        for place, of in keys.items()
+    ]
+
+
+def _texts(tree: object, key: str) -> Iterator[tuple[str, str]]:
+    """Each text in a part of a configuration, with its key."""
+    if isinstance(tree, str):
+        yield key, tree
+    elif isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from _texts(value, f"{key}.{name}")
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _texts(value, key)
 
 
 def _version(distribution: str) -> str:

@@ -18,6 +18,7 @@ from controller.config.models import Config
 from controller.core.core import Core
 from controller.durability.damage import broken, newest_checkpoint, saved_versions, way_on
 from controller.durability.recording import Recording
+from controller.durability.release import changed_files
 from controller.host.going_back import gone_back, set_checkpoints_aside
 from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
 from controller.host.run_directory import EVALUATIONS, METRICS, RunDirectory
@@ -207,6 +208,7 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
         return None
     with Recording(run) as recording:
         past = gone_back(recording, derive_with_skips(recording))
+        past.notes += changed_files(recording.told("files", dict, {}), config.as_written())
     state = past.core.state
     is_done = state.steps >= config.run.steps or past.core.is_out_of_data
     past.is_over = state.finished and state.ending_is_success and is_done

@@ -31,7 +31,7 @@ from controller.core import commands, events
 from controller.core.core import Core
 from controller.core.worker_settings import with_secrets, worker_settings
 from controller.data.held_out import read_held_out
-from controller.durability.release import facts_of
+from controller.durability.release import facts_of, own_files
 from controller.durability.store import Store
 from controller.host.collector import rare_collections
 from controller.host.going_back import leave_word, write_way_back
@@ -171,13 +171,13 @@ class Shell:
                 self._warn(text)
             self._stepper = Stepper(self._store, past.core, on_skip=self._warn)
             rows = self._store.keep_only(self.core.groups_with_payload())
+        self._stepper.note("files", own_files(self._written))
         await self._prompts.go_on(past.core, rows, cursors=self._store.facts().get("cursors"))
         for line in past.lines[len(past.lines) - past.unsaved_lines :]:
             self._snapshots.add_line(line)
         if past.lines:
             self._status.note_step(past.lines[-1])
-        steps = self.core.state.steps
-        self._on_progress(0.0, f"workers: going on with {self.directory.path}, after {steps} train steps")
+        self._on_progress(0.0, f"workers: going on with {run_dir}, after {self.core.state.steps} train steps")
 
     @property
     def core(self) -> Core:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,16 +36,15 @@ def config(folder: Path) -> Config:
     )
 
 
+def ignore(*_: object) -> None:
+    """Not of interest here."""
+
+
 class Reading(Shell):
     """Tells when prompts were read."""
 
-    def __init__(self, settings: Config) -> None:
-        def ignore(*_: object) -> None:
-            pass
-
-        super().__init__(
-            settings, on_step=ignore, on_evaluation=ignore, on_progress=ignore, on_warning=ignore
-        )
+    def __init__(self, settings: Config, warn: Callable[[str], None] = ignore) -> None:
+        super().__init__(settings, on_step=ignore, on_evaluation=ignore, on_progress=ignore, on_warning=warn)
         self.has_read = asyncio.Event()
 
     def _turn(self) -> None:
@@ -52,9 +53,9 @@ class Reading(Shell):
             self.has_read.set()
 
 
-async def read_ahead(settings: Config) -> None:
+async def read_ahead(settings: Config, warn: Callable[[str], None] = ignore) -> None:
     """A run that ends when its first prompts are in the journal."""
-    shell = Reading(settings)
+    shell = Reading(settings, warn)
     await shell.open()
     running = asyncio.create_task(shell.run())
     await asyncio.wait([running, asyncio.create_task(shell.has_read.wait())], return_when="FIRST_COMPLETED")
@@ -113,3 +114,52 @@ async def test_a_shell_refuses_a_source_that_was_shortened(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"prompt": "b0"}\n')
     with pytest.raises(ConfigError, match=r"data\.sources\.1 \(b\).* was shortened: .* bytes then, 17 now"):
         await Reading(settings).open()
+
+
+def with_own_files(folder: Path) -> Config:
+    """A reward of two functions, and a loss."""
+    for name in ("mine.py", "loss.py"):
+        (folder / name).write_text("def score(response): return 1.0\n")
+    tree = config(folder).model_dump()
+    entries = [{"function": f"{folder / 'mine.py'}:{name}", "name": name} for name in ("score", "length")]
+    tree["reward"] |= {"rewards": entries}
+    tree["trainer"] |= {"loss": f"{folder / 'loss.py'}:loss"}
+    return Config.model_validate(tree)
+
+
+async def test_a_shell_that_goes_on_names_each_file_of_the_users_that_has_changed(tmp_path):
+    settings, warned = with_own_files(tmp_path), []
+
+    async def go_on() -> list[str]:
+        warned.clear()
+        await read_ahead(settings, warned.append)
+        return [text for text in warned if "other content" in text]
+
+    assert await go_on() == [], "it has only begun"
+    assert await go_on() == [], "nothing has changed"
+    (tmp_path / "mine.py").write_text("def score(response): return 2.0\n")
+    (told,) = await go_on()
+    assert told.startswith(
+        f"{tmp_path}/mine.py (reward.rewards.function) has other content than the run used"
+    )
+    assert "rewards from before and after may not be comparable" in told
+    assert "put the file back" in told
+    assert "\n" not in told
+    assert await go_on() == [], "it was said, and the run uses the new one now"
+    (tmp_path / "loss.py").write_text("")
+    (told,) = await go_on()
+    assert told.startswith(f"{tmp_path}/loss.py (trainer.loss) has other content than the run used before.")
+
+
+async def test_a_shell_goes_on_with_a_run_of_a_release_that_did_not_know_its_files(tmp_path):
+    settings, warned = with_own_files(tmp_path), []
+    await read_ahead(settings)
+    with sqlite3.connect(tmp_path / "run" / "run.db") as db:
+        db.execute("DELETE FROM facts WHERE name = 'files'")
+    db.close()
+    (tmp_path / "mine.py").write_text("")
+    await read_ahead(settings, warned.append)
+    assert not [text for text in warned if "other content" in text]
+    (tmp_path / "mine.py").write_text("# again\n")
+    await read_ahead(settings, warned.append)
+    assert len([text for text in warned if "other content" in text]) == 1, "it knows them from then on"
