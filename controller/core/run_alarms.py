@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_CHARS = 200  # of a reason
 MANY = 3  # workers that are named
+KILLED = "was killed by signal 9"  # as the kernel does with what takes too much memory
 
 
 def alarms_of(core: "Core") -> list[Alarm]:
@@ -27,7 +28,9 @@ def alarms_of(core: "Core") -> list[Alarm]:
     found: list[Alarm] = []
     if again := failures.respawns.too_many(state.awake_s):
         evidence = f"{len(again)} respawns in {WINDOW_S:.0f} s: {_who(again)}; the last {_why(again)}"
-        remedy = "Read the log of the one that is named first (logs/NAME.log); is the machine out of memory?"
+        remedy = "Read the log of the one that is named first (logs/NAME.log)."
+        if any(KILLED in failure.why for failure in again):  # nobody else said why
+            remedy = f"{remedy[:-1]}; is the machine out of memory?"
         found.append(Alarm("respawn storm", "workers", evidence, remedy))
     if failed := failures.pulls.too_many(state.awake_s):
         evidence = f"{len(failed)} pulls failed in {WINDOW_S:.0f} s: {_who(failed)}; the last {_why(failed)}"

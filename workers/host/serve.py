@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from protocol.errors import ConfigError, NoAnswer, RunError, StaleFlowError, first_cause
+from protocol.errors import ConfigError, NoAnswer, PluginError, RunError, StaleFlowError, first_cause
 from protocol.files import OTHERS
 from protocol.importing import cannot_import, hide_torch
 from protocol.messages import Attach, Detach, Role, WorkerFailed
@@ -181,7 +181,7 @@ class _Host:
                 return self._after(error, link)
             reason = _in_words(role, error, raised)
             with contextlib.suppress(StaleFlowError):  # the controller may be gone too; the log has it all
-                link.send(WorkerFailed(begin_and_end(reason)))
+                link.send(WorkerFailed(begin_and_end(reason), is_final=isinstance(error, PluginError)))
                 await link.flush(FLUSH_S)
             return 1
         finally:

@@ -24,6 +24,7 @@ EXPECTED = (
     "a tensor with one number per token, shape [N] as `tokens.logprobs` has it, made from `tokens.logprobs`; "
     "or that and a second one, boolean, that says where a bound is active (docs/algorithms.md)"
 )
+GOES_ON = "; a run that ended so goes on with the same command"
 
 
 def load_loss(name: str, settings: TrainerSettings, device: torch.device) -> Loss:
@@ -37,7 +38,7 @@ def load_loss(name: str, settings: TrainerSettings, device: torch.device) -> Los
     try:
         _try_out(loss, _made_up(settings, device))
     except PluginError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error).replace(GOES_ON, "")) from error
     return _for_any_row(loss)
 
 
@@ -123,6 +124,8 @@ def _held(function: Any) -> Loss:
         try:
             result = function(tokens)
         except (Exception, SystemExit) as error:  # whatever the user's code raises
+            if is_of_memory(error):
+                raise
             raise _failure(f"{where(function, error)} raised {what(error)}", tokens) from error
         parts: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         if (isinstance(result, tuple) and len(parts) != 2) or not all(
@@ -143,7 +146,7 @@ def _failure(how: str, tokens: Tokens) -> PluginError:
     count, responses = len(tokens.logprobs), len(tokens.sequences.unique())
     return PluginError(
         f"trainer.loss: {how}. It was given {count} response tokens of {responses} "
-        f"responses; expected {EXPECTED}. Mend the function."
+        f"responses; expected {EXPECTED}. Mend the function{GOES_ON}."
     )
 
 

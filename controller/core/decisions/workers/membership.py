@@ -202,9 +202,9 @@ class Membership:
             self._blame(worker, message.reason)
         else:
             self._warn_lost(worker, "failed", f"{worker.name} gave up: {message.reason}")
-        never_ready = not worker.ready
+        is_final = message.is_final or not worker.ready
         self._lose(worker.peer)
-        if local is not None and never_ready:
+        if local is not None and is_final:
             local.failures = self.state.config.controller.respawns + 1
 
     def detach(self, worker: Worker, reason: str) -> None:

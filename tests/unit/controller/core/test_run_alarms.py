@@ -6,7 +6,7 @@ from controller.config.models import Config
 from controller.core.events import WorkerExited
 from controller.core.run_alarms import alarms_of
 from controller.simulation import Simulation
-from protocol.messages import Attach, Beat, Detach, PullFailed, Ready
+from protocol.messages import Attach, Beat, Detach, PullFailed, Ready, WorkerFailed
 from tests.simulation.test_simulated_runs import config
 from tests.support.core_run import Run
 
@@ -15,9 +15,9 @@ def of(run):
     return alarms_of(run.core)
 
 
-def respawned(run, times, reason=""):
+def respawned(run, times, reason="", *, first=0):
     """Each life gets ready, so that it is started again however often."""
-    for life in range(times):
+    for life in range(first, first + times):
         run.do(WorkerExited("reward-0", "reward", -9, reason))
         run.say(f"life {life}", Attach("reward", "reward-0", 1, "here"))
         run.say(f"life {life}", Ready(0, 0, 0))
@@ -33,7 +33,18 @@ def test_a_worker_that_is_started_again_and_again_is_a_storm():
     assert found.evidence == (
         "5 respawns in 600 s: reward-0 5 times; the last because: it was killed by signal 9"
     )
+    assert found.remedy.endswith("is the machine out of memory?")
     assert run.core.snapshot().alarms == (found,)
+
+
+def test_a_storm_of_workers_that_say_why_asks_nobody_about_memory():
+    run = Run(controller={"respawns": 100})
+    for life in range(5):
+        run.say("reward-0" if life == 0 else f"life {life - 1}", WorkerFailed("The disk is full."))
+        respawned(run, 1, first=life)
+    (found,) = of(run)
+    assert found.evidence.endswith("because: The disk is full")
+    assert found.remedy == "Read the log of the one that is named first (logs/NAME.log)."
 
 
 def test_a_storm_is_over_when_it_was_long_ago():

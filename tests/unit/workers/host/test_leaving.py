@@ -1,11 +1,46 @@
-"""A worker that is told to leave before it has begun."""
+"""A worker that is told to leave before it has begun, or that fails."""
 
 import argparse
 import asyncio
 import logging
 
+import pytest
+
+from protocol.errors import PluginError, RunError
 from workers.host import serve as served
 from workers.link.link import Link
+
+OPTIONS = {"overrides": [], "name": "node1", "key": None, "parent": None, "address": "inproc://nobody"}
+
+
+@pytest.mark.parametrize(("kind", "is_final"), [(PluginError, True), (RunError, False), (OSError, False)])
+async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(monkeypatch, kind, is_final):
+    said = []
+
+    class Broken:
+        async def run(self, link: Link) -> None:
+            raise kind("trainer.loss: no")
+
+        def drain(self) -> None: ...
+
+    async def attach(*given: object, **keys: object) -> Link:
+        link = Link("inproc://nobody", "trainer")
+        link.settings = argparse.Namespace(is_private=False)
+        link.send = lambda message, *frames: said.append(message)
+        return link
+
+    async def find(settings: object, link: Link) -> str:
+        return ""
+
+    monkeypatch.setattr(Link, "attach", attach)
+    monkeypatch.setattr(Link, "flush", find)
+    monkeypatch.setattr(served, "find_model", find)
+    monkeypatch.setattr(served, "_make_worker", lambda role, settings, directory: Broken())
+    monkeypatch.setattr(served, "Overrides", lambda role, overrides: lambda settings: settings)
+    assert await served.serve(argparse.Namespace(role="trainer", **OPTIONS)) == 1
+    (failed,) = said
+    assert failed.is_final == is_final
+    assert "trainer.loss: no" in failed.reason
 
 
 async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(monkeypatch, caplog):
@@ -24,9 +59,6 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
     monkeypatch.setattr(Link, "attach", attach)
     monkeypatch.setattr(served, "find_model", fetch)
     monkeypatch.setattr(served, "Overrides", lambda role, overrides: lambda settings: settings)
-    options = argparse.Namespace(
-        role="reward", overrides=[], name="node1", key=None, parent=None, address="inproc://nobody"
-    )
-    task = asyncio.create_task(served.serve(options))
+    task = asyncio.create_task(served.serve(argparse.Namespace(role="reward", **OPTIONS)))
     assert await asyncio.wait_for(task, 60.0) == 0
     assert "Leaving before the work began: the operator asks for it." in caplog.text

@@ -173,6 +173,16 @@ def test_memory_that_ran_out_is_not_the_function_s(tmp_path):
         backward(loss(tokens).sum(), loss, tokens)
 
 
+def test_memory_that_ran_out_in_the_function_is_not_its_mistake_and_another_try_may_work(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\ndef loss(tokens):\n    if len(tokens.logprobs) > 7:\n"
+        "        raise torch.OutOfMemoryError('CUDA out of memory')\n    return -tokens.logprobs\n"
+    )
+    name, tokens = f"{tmp_path / 'mine.py'}:loss", raising(tmp_path, "KeyError('k')")[1]
+    with pytest.raises(torch.OutOfMemoryError):
+        load_loss(name, TrainerSettings(), CPU)(tokens)
+
+
 def test_what_the_model_raises_is_not_the_function_s(tmp_path):
     def broken(gradient):
         raise ValueError("of the model")

@@ -4,7 +4,7 @@ worker."""
 import pytest
 
 from controller.cli.console import brief
-from controller.core.commands import Finish, Warn
+from controller.core.commands import Finish, Spawn, Warn
 from controller.core.events import PeerFaulted, Tick, WorkerExited
 from protocol.messages import Attach, Beat, Detach, Ready, Welcome, WorkerFailed
 from tests.support.core_run import Run
@@ -78,6 +78,22 @@ def test_what_a_worker_said_before_it_left_is_why_it_is_started_again():
     run.say("rollout-0", WorkerFailed("The engine failed with OSError: no such device.\nTraceback: ..."))
     run.killed()
     assert run.told[-1] == "rollout-0: The engine failed with OSError: no such device. It is started again."
+
+
+def test_a_worker_whose_next_life_would_fail_alike_is_not_started_again():
+    """A loss of the user's that raises: the same batch would come again."""
+    reason = "trainer.loss: loss (mine.py, line 3) raised ValueError: no. Mend the function."
+    run = Failing()
+    run.say("trainer", WorkerFailed(reason))
+    commands = run.do(WorkerExited("trainer", "trainer", 1, ""))
+    assert [command.name for command in commands if isinstance(command, Spawn)] == ["trainer"], "as of before"
+    run.say("again", Attach("trainer", "trainer", 1, "here"))
+    run.say("again", Ready(0, 0, 0))
+    run.say("again", WorkerFailed(reason, is_final=True))
+    commands = run.do(WorkerExited("trainer", "trainer", 1, ""))
+    assert not [command for command in commands if isinstance(command, Spawn)]
+    (finish,) = [command for command in commands if isinstance(command, Finish)]
+    assert finish == Finish(False, f"No trainer worker is left. {reason}")
 
 
 def test_what_follows_from_the_first_cause_does_not_take_its_place():
