@@ -18,6 +18,7 @@ from controller.history.reasons_of_data import order_in_words, shares_in_words
 from protocol.errors import ConfigError, PluginError, RunError
 from strategies.batches.samplers import SamplingView
 from strategies.kinds import Strategies
+from strategies.outcomes import TurnsView
 from strategies.own import as_given, outside_a_run
 from strategies.pacing import StepView
 from strategies.presets import FIXED_BOUND
@@ -25,6 +26,7 @@ from strategies.routing import Routing
 from strategies.schedules import MixtureView
 from strategies.views import AdmissionView, Settings
 
+MOST_EPISODES = 8  # of a group, whose turns are told
 KEPT = 5  # differences of each kind that are told one by one
 LABELS = {
     "route": "routing", "admit": "admission", "migrate": "migration", "synchronize": "pulls",
@@ -208,6 +210,8 @@ def answer_in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Co
                 return order_in_words(answer, arguments[0])
             case "schedule":
                 return shares_in_words(answer, arguments[0])
+            case "credit":
+                return by_episode(answer)
     except (KeyError, IndexError, TypeError, ValueError):  # the user's own strategy may answer anything
         pass
     return shortened(repr(answer))
@@ -224,6 +228,8 @@ def subject(what: str, argument: Any) -> str:
         return f"window {argument.number}: {len(argument.prompts)} prompts"
     if isinstance(argument, MixtureView):
         return f"{len(argument.sources)} sources of prompts"
+    if isinstance(argument, TurnsView):
+        return f"rewards of turns {by_episode(argument.rewards)}"
     if hasattr(argument, "group"):
         return f"group {argument.group}"
     if what == "keep":
@@ -231,3 +237,9 @@ def subject(what: str, argument: Any) -> str:
     if isinstance(argument, Sequence) and not hasattr(argument, "_fields"):
         return f"{len(argument)} instances{' behind' if what == 'synchronize' else ''}"
     return shortened(repr(argument))
+
+
+def by_episode(values: Sequence[Sequence[float]]) -> str:
+    """A number for each turn, of the first episodes."""
+    told = [", ".join(f"{value:g}" for value in turns) for turns in values[:MOST_EPISODES]]
+    return "; ".join(told) + ("; ..." if len(values) > MOST_EPISODES else "")

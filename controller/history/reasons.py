@@ -7,11 +7,12 @@ chooses (tests/unit/controller/history/test_reasons.py). A strategy of the user'
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strategies import admission, filtering, migration, pacing, routing, synchronization
+from strategies import admission, filtering, migration, outcomes, pacing, routing, synchronization
 from strategies.admission import Admission, Batches
 from strategies.cost_model import ideal_gain, throughput
 from strategies.filtering import Filter
 from strategies.migration import Migration, Running
+from strategies.outcomes import TurnAdvantages, TurnsView
 from strategies.pacing import Adaptation, StepView
 from strategies.routing import NEWER, OLDER, Choose
 from strategies.synchronization import Synchronization
@@ -242,6 +243,17 @@ def of_filter(keep: Filter, rewards: Sequence[float]) -> Reasons | None:
             )
         )
     return None
+
+
+def of_credit(credit: TurnAdvantages, view: TurnsView) -> Reasons | None:
+    """What the advantages of a group's turns are made of; None for a rule of the user's."""
+    if credit != outcomes.by_returns:
+        return None
+    return Reasons(
+        f"The return of a turn is its reward and {view.discount:g} times that of the next turn. It is "
+        f"compared with that of the same turn of the other episodes: trainer.baseline {view.baseline}, "
+        f"trainer.advantage_scale {view.scale}."
+    )
 
 
 def rate_in_words(instance: InstanceView) -> str:

@@ -19,7 +19,7 @@ from strategies.own import as_given
 from strategies.routing import Routing
 from strategies.views import WorkView
 
-TOLD = LABELS | {"sample": "sampler", "schedule": "schedule"}
+TOLD = LABELS | {"sample": "sampler", "schedule": "schedule", "credit": "turn advantages"}
 """What people call the decisions, by the field of `Strategies`."""
 MOST = 100  # decisions of one event that are told
 MOST_ROWS = 64  # candidates of one decision
@@ -100,6 +100,8 @@ def _reasons(own: Strategies, name: str, arguments: tuple[Any, ...]) -> Reasons 
             return reasons_of_data.of_sampling(own.sample, *arguments)
         case "schedule":
             return reasons_of_data.of_schedule(own.schedule, *arguments)
+        case "credit":
+            return reasons.of_credit(own.credit, *arguments)
         case _:
             return None
 

@@ -20,7 +20,7 @@ def move(instances, running, settings):
 """
 
 
-def told(folder, data=None, **staleness):
+def told(folder, data=None, agent=None, **staleness):
     """All decisions of a small run, by kind."""
     config = Config.model_validate(
         {
@@ -28,6 +28,7 @@ def told(folder, data=None, **staleness):
             "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 48},
             "trainer": {"batch_groups": 4},
             "data": data or {},
+            "agent": agent or {},
             "staleness": {"max_staleness": 1, **staleness},
             "simulation": {"attach_s": 0.1, "train_token_s": 1e-4},
         }
@@ -68,6 +69,31 @@ def test_the_order_of_a_window_and_the_shares_of_sources_are_told(tmp_path):
     assert shares["about"] == "2 sources of prompts"
     assert shares["answer"] == "one 50%, two 50%"
     assert "one: weight 1, pass rate 0.50; two" in shares["rule"]
+
+
+HALVES = """
+def halves(view):
+    return [[0.5 if turn == 0 else -0.5 for turn, _ in enumerate(one)] for one in view.rewards]
+"""
+
+
+def test_the_advantages_of_turns_are_told_with_the_rewards_that_they_are_made_of(tmp_path):
+    (tmp_path / "credit.py").write_text(HALVES)
+    made = {"function": "simulated", "turn_rewards": True, "concurrency": 32}
+    (one, *_) = told(tmp_path / "returns", agent=made)["turn advantages"]
+    rewards, advantages = (
+        [float(turns.split(", ")[0]) for turns in words.removeprefix("rewards of turns ").split("; ")]
+        for words in (one["about"], one["answer"])
+    )
+    assert len(rewards) == 2
+    assert advantages[0] == -advantages[1]
+    assert (advantages[0] > 0) == (rewards[0] > rewards[1]), "the first turns are compared"
+    assert "trainer.baseline group_mean" in one["rule"]
+    own = made | {"turn_advantages": f"{tmp_path / 'credit.py'}:halves"}
+    (one, *_) = told(tmp_path / "own", agent=own)["turn advantages"]
+    assert one["answer"].startswith("0.5")
+    assert one["rule"] == ""
+    assert one["rows"][0][1].startswith("TurnsView(rewards=((")
 
 
 def test_no_built_in_strategy_is_called_one_of_the_users(tmp_path):
