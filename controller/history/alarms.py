@@ -11,6 +11,7 @@ from math import fsum, inf
 from statistics import fmean, median
 
 from controller.core.decisions.training.logprob_drift import FRESH_TOKENS, is_other_temperature
+from controller.core.state.evaluation_report import is_comparable
 from controller.core.state.snapshot import Alarm
 from controller.history.metric_lines import MetricLines
 from strategies.outcomes import EPSILON
@@ -263,7 +264,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
 
 def _is_hacked(lines: Sequence[Line], evaluations: Sequence[Line]) -> str:
     """Reward of training rises while that of held-out prompts falls."""
-    held_out = _all(evaluations, "pass@1") or _all(evaluations, "reward/mean")
+    alike = [line for line in evaluations if is_comparable(line, evaluations[-1])]
+    held_out = _all(alike, "pass@1") or _all(alike, "reward/mean")
     newest = held_out[-FALLS - 1 :]
     reward = _all(lines, "reward/mean")
     if len(newest) <= FALLS or len(reward) < 2 * FIRST:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from controller.core.state.agents.episode_figures import EpisodeCounts
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
-from controller.core.state.evaluation_report import headline, is_better
+from controller.core.state.evaluation_report import headline, is_better, is_comparable
 from controller.core.state.snapshot import TokenLedger
 from controller.core.state.transitions import GroupEnd
 
@@ -171,8 +171,10 @@ class Accounts:
             self.violations += count if age > self.max_staleness else 0
 
     def evaluated_as(self, line: dict[str, object]) -> None:
-        """An evaluation is complete, with this line."""
+        """An evaluation is complete, with this line; the first where those before cannot be compared."""
         found = headline(line)
+        if not is_comparable(self.evaluations.get("last", found), found):
+            self.evaluations.clear()
         self.counts["evaluations/complete"] += 1
         self.evaluations.setdefault("first", found)
         if is_better(found, self.evaluations.setdefault("best", found)):

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from controller.core.state.groups import Group
 
 NAMED = 5  # failures that a line tells one by one
+ALIKE = ("data_digest", "threshold")  # of lines that can be compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,13 @@ def line(
 
 def headline(line: Mapping[str, object]) -> dict[str, object]:
     """What the summary keeps of a line."""
-    names = ("policy_version", "prompts", "failed", "reward/mean", "response_length/mean")
+    names = ("policy_version", "prompts", "failed", "reward/mean", "response_length/mean", *ALIKE)
     return {name: value for name, value in line.items() if name in names or name.startswith("pass@")}
+
+
+def is_comparable(line: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether both are of the same prompts, and call the same a pass; a run that goes on may change that."""
+    return all(line.get(name) == other.get(name) for name in ALIKE)
 
 
 def is_better(line: Mapping[str, object], than: Mapping[str, object]) -> bool:

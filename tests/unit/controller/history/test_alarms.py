@@ -203,6 +203,13 @@ def test_reward_that_rises_while_held_out_prompts_get_worse_is_suspect():
     assert names(lines(), [*falling[:3], {"pass@1": 0.7}]) == []
 
 
+def test_evaluations_of_other_prompts_are_not_compared_with_the_newest():
+    falling = [{"pass@1": 0.6 - 0.05 * n, "data_digest": "a" if n < 2 else "b"} for n in range(4)]
+    assert names(lines(), falling) == []
+    falling += [{"pass@1": 0.3 - 0.05 * n, "data_digest": "b"} for n in range(2)]
+    assert names(lines(), falling) == ["reward hacking suspected"]
+
+
 def test_nothing_is_said_of_a_run_that_has_said_nothing():
     assert alarms([]) == []
     assert alarms([{}], [{}]) == []
