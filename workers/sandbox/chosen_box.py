@@ -3,7 +3,9 @@
 Invariant: what was asked for is had, or refused; nothing weaker is taken in its place.
 """
 
+import errno
 import os
+import resource
 import shutil
 import sys
 from typing import Literal
@@ -15,6 +17,7 @@ from workers.sandbox.job import Backend, Job, ProgramLimits, SandboxBroken
 
 Choice = Literal["auto", "bubblewrap", "limits"]
 PROBE = "import decimal, json, random\nprint('it works')"
+ENOUGH_FILES = 1024  # what machines usually allow; 40 are too few
 PROBE_LIMITS = ProgramLimits(cpu_s=20, wall_s=60)
 
 
@@ -33,6 +36,8 @@ async def open_box(choice: Choice, *, concurrency: int = 0, key: str = "reward.s
             if not (problem := await _problem(box)):
                 return box
             await box.close()
+            if os.strerror(errno.EMFILE) in problem:  # as it would with every Python
+                raise ConfigError(f"`{key}: {choice}` cannot be had. {problem} {_more_files()}")
             reasons.append(f"With {python}: {problem}")
         reasons.append(BUBBLEWRAP_NEEDS if backend == "bubblewrap" else LIMITS_NEED)
     text = f"`{key}: {choice}` cannot be had: the sandbox `{backend}` does not work here. {' '.join(reasons)}"
@@ -51,6 +56,14 @@ OTHERWISE = (
     "Without it, `{key}: limits` has to be written by hand: programs are then limited in what they use, but "
     "see the network and the files of this machine, and may forge their rewards (docs/sandbox.md)."
 )
+
+
+def _more_files() -> str:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"This process may have {soft} open files; expected {ENOUGH_FILES} or more. Raise the limit "
+        f"(`ulimit -n {ENOUGH_FILES}`{'' if soft < hard else ', and the hard one, `ulimit -Hn`'})."
+    )
 
 
 def _pythons(backend: Backend) -> list[str]:

@@ -6,6 +6,7 @@ is given, and the socket of the answer is none of them; an answer is about the p
 started it, which a byte says that is written before the program's first line runs.
 """
 
+import errno
 import fcntl
 import json
 import math
@@ -344,7 +345,12 @@ class Run:
 
 
 def _copy(descriptor: int) -> int:
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which it says where there can be no descriptor of that number
+            raise
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
 def _close_all_at_exec() -> None:
