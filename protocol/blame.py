@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
+from protocol.plain_text import one_line
+
 SHOWN_CHARS = 120  # of a value in a sentence
 Result = TypeVar("Result")
 
@@ -26,8 +28,8 @@ def where(function: object, error: BaseException | None = None) -> str:
 
 
 def what(error: BaseException) -> str:
-    """An exception in words."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    """An exception in words, on one line: it stands within a sentence."""
+    return f"{type(error).__name__}: {one_line(str(error))}".removesuffix(": ")
 
 
 def without_stop(call: Callable[..., Result], /, *arguments: object, **named: object) -> Result:

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.plain_text import one_line
 
 ROOT = Path(__file__).resolve().parent.parent  # where our packages lie
 LOADING: dict[str, RLock] = {}  # by the name of a file's module
@@ -119,4 +120,4 @@ def _run_file(name: str, path: Path) -> ModuleType:
 def _in_words(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {one_line(str(error))}{where}"

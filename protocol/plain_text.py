@@ -25,6 +25,11 @@ def plain_line(text: str) -> str:
     return _IN_NAME.sub(_escaped, text)
 
 
+def one_line(text: str) -> str:
+    """The text without line ends, for a sentence: each run of white space is one space."""
+    return " ".join(text.split())
+
+
 def is_plain_line(text: str) -> bool:
     """Whether the text is one line without control characters."""
     return _IN_NAME.search(text) is None

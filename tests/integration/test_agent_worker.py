@@ -31,7 +31,7 @@ async def episode(policy, row):
     policy.metric("seen", 3)
     policy.log("it is over")
     match mood:
-        case "raise": raise LookupError("no such thing")
+        case "raise": raise LookupError("no\\nsuch\\n\\n  thing")
         case "exit": sys.exit("enough")
         case "interrupt": raise KeyboardInterrupt
         case "cancel": raise asyncio.CancelledError("mine")
@@ -131,7 +131,7 @@ def test_an_episode_that_is_begun_again_asks_the_same(settings, tokenizer):
 @pytest.mark.parametrize(
     ("mood", "kind", "words"),
     [
-        ("raise", "agent", "raised LookupError: no such thing"),
+        ("raise", "agent", "raised LookupError: no such thing\nTraceback"),
         ("exit", "agent", "raised SystemExit: enough"),
         ("interrupt", "agent", "raised KeyboardInterrupt"),
         ("cancel", "agent", "raised asyncio.exceptions.CancelledError: mine"),

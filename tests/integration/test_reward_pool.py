@@ -70,6 +70,8 @@ def moody(completion, mood):
             raise KeyboardInterrupt("enough")
         case "surrogate":
             raise ValueError("lone \\ud800")
+        case "lines":
+            raise ValueError("many\\n  lines")
         case "unspeakable":
             raise Unspeakable
         case "closed":
@@ -224,6 +226,7 @@ MOODS = {
     "forged": "wrote something else than answers",
     "keyboard": "raised KeyboardInterrupt: enough",
     "surrogate": "lone \\ud800",
+    "lines": "raised ValueError: many lines.\nTraceback",
     "unspeakable": "raised functions",
     "closed": "closed the pipe to its worker",
     "taken": "closed the pipe to its worker",

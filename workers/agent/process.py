@@ -23,6 +23,7 @@ from typing import Any
 
 from protocol.blame import without_stop
 from protocol.errors import ConfigError
+from protocol.plain_text import one_line
 from protocol.stacks import dump_on_signal
 from workers.agent.kinds.chosen_kind import asks_at_door, load_agent, make_episode
 from workers.agent.kinds.command import from_command
@@ -288,7 +289,7 @@ class EpisodeServer:
 
 
 def _in_words(what: str, error: BaseException) -> str:
-    short = "".join(traceback.format_exception_only(error)).strip()
+    short = one_line("".join(traceback.format_exception_only(error)))
     return f"The agent {what} {short}\n{''.join(traceback.format_exception(error))}"
 
 

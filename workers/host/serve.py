@@ -254,7 +254,8 @@ class _Host:
 
 def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
     if isinstance(error, ConfigError | RunError):
-        logger.error("%s", error)
+        # the sentence has one line of what a function of the user's has raised, and not where it called whom
+        logger.error("%s", error, exc_info=error if isinstance(error, PluginError) else None)
         return str(error)
     logger.exception("The worker failed.", exc_info=raised)
     if isinstance(error, ImportError):

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from protocol.errors import ConfigError
+from protocol.plain_text import one_line
 from protocol.rewards.kinds import AnyReward
 from protocol.stacks import dump_on_signal
 from workers.children.packets import Packets
@@ -67,7 +68,7 @@ class CallServer:
         except (ConfigError, Unscorable) as error:
             answer = FAILED, str(error)
         except BaseException as error:  # whatever the user's code raises, KeyboardInterrupt and such included
-            what = "".join(traceback.format_exception_only(error)).strip()
+            what = one_line("".join(traceback.format_exception_only(error)))
             lines = "".join(traceback.format_exception(error))
             answer = FAILED, f"The reward function raised {what}.\n{lines}"
         del self._calls[number]

@@ -70,6 +70,13 @@ def test_an_exception_at_import_is_named_with_its_line(tmp_path: Path) -> None:
             load_object(f"{file}:y")
 
 
+def test_an_exception_of_many_lines_is_told_in_one(tmp_path: Path) -> None:
+    file = tmp_path / "broken_in_lines.py"
+    file.write_text("raise ImportError('libcuda\\n  is not here\\n')\n")
+    with pytest.raises(ConfigError, match=r"failed: ImportError: libcuda is not here \(.*line 1\)\. Mend"):
+        load_object(f"{file}:y")
+
+
 def test_a_module_that_exits_does_not_end_the_process_that_imports_it(tmp_path: Path) -> None:
     file = tmp_path / "leaving.py"
     file.write_text("import sys\nsys.exit('run me as a script')\n")

@@ -121,6 +121,7 @@ def test_what_the_core_can_use_comes_out_as_plain_numbers(own, field, answer, ta
         ("turn_advantages", "[[1.0], [None, 2.0]]", "answered [[1.0], [None, 2.0]], which is no number"),
         ("filter", "rewards[7]", "raised IndexError: tuple index out of range"),
         ("admission", "exit('enough')", "raised SystemExit: enough"),
+        ("admission", "exit('enough\\n  of it')", "raised SystemExit: enough of it. It was given"),
     ],
 )
 def test_what_the_core_cannot_use_is_blamed_on_its_file_and_line(own, field, answer, words):

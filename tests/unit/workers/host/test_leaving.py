@@ -14,12 +14,14 @@ OPTIONS = {"overrides": [], "name": "node1", "key": None, "parent": None, "addre
 
 
 @pytest.mark.parametrize(("kind", "is_final"), [(PluginError, True), (RunError, False), (OSError, False)])
-async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(monkeypatch, kind, is_final):
+async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(
+    kind, is_final, monkeypatch, caplog
+):
     said = []
 
     class Broken:
         async def run(self, link: Link) -> None:
-            raise kind("trainer.loss: no")
+            raise kind("trainer.loss: no") from ValueError("many\nlines")
 
         def drain(self) -> None: ...
 
@@ -41,6 +43,8 @@ async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(monkey
     (failed,) = said
     assert failed.is_final == is_final
     assert "trainer.loss: no" in failed.reason
+    assert "many" not in failed.reason
+    assert ("many\nlines" in caplog.text) == (kind is not RunError), "the log has the whole of it"
 
 
 async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(monkeypatch, caplog):

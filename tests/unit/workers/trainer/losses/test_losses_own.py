@@ -53,6 +53,7 @@ def test_a_loss_that_keeps_its_promise_is_used_as_it_is(tmp_path, body):
             r"line 4\) returned a second tensor of torch\.float32",
         ),
         ("raise SystemExit('enough')", r"line 5\) raised SystemExit: enough"),
+        (r"raise ValueError('many\n  lines\n')", r"line 5\) raised ValueError: many lines\. It was given"),
     ],
 )
 def test_a_mistake_is_told_before_the_run(tmp_path, body, words):
