@@ -15,7 +15,7 @@ import numpy as np
 
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
-from controller.durability.sample_records import KeptSample, mean_advantage
+from controller.durability.sample_records import KeptSample, advantages_of, mean_advantage
 from protocol.errors import RunError
 from protocol.messages import GIVEN
 
@@ -159,6 +159,8 @@ def _ages(step: int, segments: list[tuple[int, int]]) -> int:
 
 
 def _are_equal(items: list[dict[str, Any]]) -> bool:
-    """Whether the group had no signal: the rewards of all its responses are equal."""
-    rewards = [item["reward"] for item in items]
-    return len(rewards) > 1 and max(rewards) - min(rewards) <= EQUAL
+    """Whether the group had no signal: all rewards, or where turns have some all advantages, are equal."""
+    compared = [item["reward"] for item in items]
+    if any(item.get("outcomes") for item in items):
+        compared = [advantage for item in items for advantage in advantages_of(item)] or [0.0]
+    return len(items) > 1 and max(compared) - min(compared) <= EQUAL

@@ -84,6 +84,18 @@ def test_sources_are_those_that_rows_name():
         assert source_of(row) == ""
 
 
+def test_a_group_whose_turns_have_other_advantages_has_signal_whatever_its_rewards_are():
+    def is_equal(rewards, outcomes):
+        made = [response(n, [1, 2], reward=reward) for n, reward in enumerate(rewards)]
+        sample = kept(1, 1, made)
+        for item, by_turn in zip(sample.facts["items"], outcomes, strict=True):
+            item["outcomes"] = by_turn
+        return lines_of_numbers(sample, {})["is_equal"].all()
+
+    assert not is_equal((0.5, 0.5), ([0.5, 0.0], [-0.5, 0.0]))
+    assert is_equal((0.5, 1.0), ([0.0, 0.0], [0.0, 1e-9]))
+
+
 def test_equal_prompts_have_equal_digests_and_an_agents_row_stands_for_its_prompt():
     def digest(**more):
         return lines_of_numbers(kept(1, 1, [response(0, [1])], **more), {})[0]["prompt"]
