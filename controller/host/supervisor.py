@@ -228,7 +228,9 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as ranks:
                 for log, arguments, environment in self._commands(worker, name, role):
-                    process = await self._start(log, arguments, environment, is_forked=role in self._forked)
+                    process = await self._start(
+                        worker, log, arguments, environment, is_forked=role in self._forked
+                    )
                     worker.processes.append(process)
                     if worker.is_doomed:
                         worker.kill()
@@ -274,8 +276,18 @@ class Supervisor:
         ]
 
     async def _start(
-        self, log: _Log, arguments: list[str], environment: dict[str, str], *, is_forked: bool
+        self,
+        worker: _Worker,
+        log: _Log,
+        arguments: list[str],
+        environment: dict[str, str],
+        *,
+        is_forked: bool,
     ) -> Process | ForkedProcess:
+        """Start one process of a worker; try again while the system has no room for it.
+
+        Raises: OSError if it cannot be started, or has no room and the worker is to end.
+        """
         is_told = False
         while True:
             try:
@@ -285,7 +297,8 @@ class Supervisor:
                         is_forked=is_forked, parent="--parent={}",
                     )  # fmt: skip
             except OSError as error:
-                if not are_spent(error) and error.errno not in NO_ROOM:
+                has_no_room = are_spent(error) or error.errno in NO_ROOM
+                if not has_no_room or worker.is_doomed:
                     raise
                 if not is_told:
                     name, more = log.path.stem, MORE_OF.get(error.errno or 0, MORE_FILES)
@@ -338,13 +351,21 @@ class Supervisor:
 
 
 async def _lines(pipe: IO[bytes]) -> AsyncIterator[bytes]:
-    """What is written to a pipe, to its end."""
+    """What is written to a pipe, to its end; a line beyond MAX_LINE_BYTES in pieces."""
     reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     with closing(transport):
-        async for line in reader:
+        while True:
+            try:
+                line = await reader.readuntil()
+            except asyncio.IncompleteReadError as end:
+                line = end.partial
+            except asyncio.LimitOverrunError as long:
+                line = await reader.readexactly(long.consumed)
+            if not line:
+                return
             yield line
 
 

@@ -268,6 +268,20 @@ async def test_the_making_of_the_model_tells_its_progress(tmp_path: Path) -> Non
     assert (tmp_path / "logs" / "prepare.log").read_text() == "loading\n"
 
 
+async def test_a_factory_may_write_a_line_of_any_length(tmp_path: Path) -> None:
+    (tmp_path / "prepare.py").write_text("print('x' * (3 << 20))\nprint('progress 1 done')\n")
+    heard: list[tuple[float, str]] = []
+    async with asyncio.timeout(LIMIT_S), stage(tmp_path) as s:
+        await s.supervisor.prepare_model(
+            factory="f.py:make",
+            directory=tmp_path / "model",
+            seed=7,
+            on_progress=lambda *at: heard.append(at),
+        )
+    assert heard == [(1.0, "done")]
+    assert (tmp_path / "logs" / "prepare.log").read_text() == "x" * (3 << 20) + "\n"
+
+
 async def test_a_model_that_cannot_be_made_fails_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "prepare.py").write_text("raise SystemExit('no space for the model')\n")
     async with stage(tmp_path) as s:
@@ -313,3 +327,20 @@ async def test_a_worker_for_which_there_is_no_room_is_told_once_with_what_to_do(
     (text,) = told
     assert text.startswith(f"leaves cannot be started yet, and is tried again: [Errno {number}]")
     assert remedy in text
+
+
+async def test_a_worker_for_which_there_is_never_room_holds_up_no_end(tmp_path, monkeypatch):
+    is_told = asyncio.Event()
+
+    async def refusing(*command, **options):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr("controller.host.supervisor.RETRY_S", 0)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refusing)
+    async with asyncio.timeout(LIMIT_S), stage(tmp_path) as on:
+        on.supervisor._on_warning = lambda text: is_told.set()
+        on.supervisor.spawn("rollout-0", "rollout")
+        await is_told.wait()
+        await on.supervisor.stop(0.0)
+        exit = on.exits.get_nowait()
+    assert (exit.name, exit.exit_code) == ("rollout-0", CANNOT_START)
