@@ -26,6 +26,9 @@ async def in_daemon_thread(call: Callable[[], Result]) -> Result:
         result, error = None, None
         try:
             result = call()
+        except StopIteration as raised:  # a future refuses it, and the caller would wait for ever
+            error = RuntimeError("The call raised StopIteration.")
+            error.__cause__ = raised
         except BaseException as raised:  # one that escaped would leave the caller waiting for ever
             error = raised
         with suppress(RuntimeError):  # the loop is closed: the run ended while the source was blocked

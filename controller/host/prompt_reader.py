@@ -48,7 +48,7 @@ class PromptReader:
         def refused(text: str) -> None:
             loop.call_soon_threadsafe(on_refused, text)
 
-        return cls(await asyncio.to_thread(Sources, config, prompts, known=known, on_refused=refused))
+        return cls(await in_daemon_thread(lambda: Sources(config, prompts, known=known, on_refused=refused)))
 
     @property
     def fingerprints(self) -> str:
@@ -63,7 +63,7 @@ class PromptReader:
         """
         self._next_group = core.scoring.read_until
         known, read = known_rows(core, rows), core.state.mixture.read
-        await asyncio.to_thread(self._sources.take_up, read, known, cursors)
+        await in_daemon_thread(lambda: self._sources.take_up(read, known, cursors))
 
     def ask_for(self, wanted: ReadPrompts) -> None:
         """The core wants more."""

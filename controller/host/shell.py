@@ -1,12 +1,11 @@
 """The asyncio host of the core: sockets, processes, disk and clock of a real run. It decides nothing.
 
-Invariants: all events of one drain are written, with their payload, in one transaction before the core sees
-the first of them, and no acknowledgement leaves before that; commands are executed in the order given, and
-their fingerprints are written, and what they dropped is deleted, with the next events, or at the end; a run
-that was cut off goes on from its journal, at the time of its last event; whatever happens, workers are
-closed, the summary is written, and nothing is left running.
+Invariants: all events of one drain, with their payload, are committed in one transaction before the core sees
+the first of them and before they are acknowledged; commands are executed in the order given; their
+fingerprints and deletions are committed with the next events, or at the end; an interrupted run resumes from
+its journal, at the time of its last event; workers are closed and the summary is written however it ends.
 
-| what | produces | waits for |
+| task | produces | waits for |
 |---|---|---|
 | server (reader callback) | Received, PeerFaulted | workers |
 | prompt reader (one daemon thread at a time) | PromptsRead | ReadPrompts |
@@ -34,6 +33,7 @@ from controller.data.held_out import read_held_out
 from controller.durability.release import facts_of, own_files
 from controller.durability.store import Store
 from controller.host.collector import rare_collections
+from controller.host.daemon_thread import in_daemon_thread
 from controller.host.going_back import leave_word, write_way_back
 from controller.host.health.own_health import OwnHealth
 from controller.host.initial_model import InitialModel
@@ -123,7 +123,7 @@ class Shell:
                 self._config, self._iterable, known=self._store.facts().get("data"),
                 on_refused=self._warn,
             )  # fmt: skip
-            self._held_out = await asyncio.to_thread(read_held_out, self._config)
+            self._held_out = await in_daemon_thread(partial(read_held_out, self._config))
             if past is None:
                 self._begin_core()
             else:
@@ -380,7 +380,7 @@ class Shell:
             reason = self._reason or "The run was cancelled."
             self.summary = {**self.core.summary(), "is_success": self._is_success, "reason": reason}
             self.summary |= {} if self._is_success else {"ending": "failed"}
-            self._status.write(self.core.snapshot(), [])
+            self._status.write_last(self.core.snapshot)
             try:
                 self.directory.write_summary(self.summary)
             except OSError as error:

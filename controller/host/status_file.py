@@ -77,10 +77,18 @@ class StatusFile:
         self._under_way = None
         return pause_after(self._spent_s)
 
-    def write(self, seen: ClusterSnapshot, waits: list[Wait]) -> None:
-        """Write it now."""
-        figures, alarms = self._own()
-        at_once(self._write(seen, waits, (figures, [*alarms, *seen.alarms])))
+    def write_last(self, look: Callable[[], ClusterSnapshot]) -> None:
+        """Write how the run ended.
+
+        A core that failed in the middle of a step may fail at the look, too; the run still has to be closed.
+        """
+        try:
+            seen = look()
+            figures, alarms = self._own()
+        except Exception:  # a bug of ours, beside the one that has ended the run
+            log.exception("status.json does not tell how the run ended: the core cannot be looked at.")
+            return
+        at_once(self._write(seen, [], (figures, [*alarms, *seen.alarms])))
 
     def _whole_look(self, snapshot: Slices[ClusterSnapshot], now: float) -> Iterator[None]:
         seen = yield from snapshot

@@ -1,11 +1,16 @@
 """Prompts are read one request after the other, and their groups are numbered on."""
 
 import asyncio
+import threading
+
+import pytest
 
 from controller.config.models import Config
 from controller.core.commands import ReadPrompts
 from controller.core.events import PromptsRead
+from controller.host.daemon_thread import in_daemon_thread
 from controller.host.prompt_reader import PromptReader, identity
+from controller.simulation import Simulation
 
 
 async def read(reader, *, events):
@@ -48,3 +53,23 @@ async def test_equal_rows_have_one_identity_in_every_epoch():
     assert event.prompts[:3] == event.prompts[3:]
     assert len({*event.prompts}) == 3
     assert all(0 < prompt < 1 << 56 for prompt in event.prompts)
+
+
+async def test_rows_that_a_run_has_read_before_are_passed_over_in_a_thread_that_delays_no_exit():
+    are_daemons = []
+
+    def watched():
+        for row in rows(3):
+            are_daemons.append(threading.current_thread().daemon)
+            yield row
+
+    core = Simulation(Config(), seed=0).core
+    core.state.mixture.on_read(2, ())
+    reader = await PromptReader.open(Config(), watched(), known=None, on_refused=print)
+    await reader.go_on(core, {}, cursors=None)
+    assert are_daemons == [True, True]
+
+
+async def test_a_call_that_raises_stop_iteration_does_not_leave_its_caller_waiting():
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        await asyncio.wait_for(in_daemon_thread(lambda: next(iter(()))), 300)

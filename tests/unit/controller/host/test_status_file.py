@@ -46,9 +46,9 @@ def test_it_is_written_when_something_has_changed_and_every_few_seconds():
 
 def test_it_says_how_fast_the_last_step_was():
     directory, file = status_file([])
-    file.write(seen(), [])
+    file.write_last(seen)
     file.note_step({"throughput/tokens_per_s": 12.34})
-    file.write(seen(), [])
+    file.write_last(seen)
     assert [status["tokens_per_s"] for status in directory.written] == [None, 12.3]
 
 
@@ -146,3 +146,14 @@ def test_an_alarm_is_written_at_once_and_complained_of_once_an_hour():
     assert complaints == words
     file.look(seen(), AGAIN_S + 1.0)
     assert [text for text in complaints if "ALARM" in text] == [*words, words[0]]
+
+
+def test_a_core_that_cannot_be_looked_at_does_not_keep_the_run_from_its_end(caplog):
+    directory, file = status_file([])
+
+    def broken():
+        raise KeyError("a peer that is gone")
+
+    file.write_last(broken)
+    assert directory.written == []
+    assert "the core cannot be looked at" in caplog.text
