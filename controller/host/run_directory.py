@@ -201,9 +201,15 @@ class RunDirectory:
         self._has_journal = (self.path / "run.db").exists()
 
     def append_evaluation(self, metrics: dict[str, object]) -> None:
-        """One more line of evaluations.jsonl, which is not there before the first. Raises: RunError."""
+        """Add a line to evaluations.jsonl, which exists from the first one on.
+
+        Raises: RunError as `append_metrics`.
+        """
+        self._check_files()
         if self._evaluations is None:
-            self._evaluations = self._open_file(self.path / EVALUATIONS, "a")
+            path = self.path / EVALUATIONS
+            with _refusal_in_words(path):
+                self._evaluations = self._open_file(path, "a")
         _append(self._evaluations, metrics)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -306,12 +312,19 @@ def numbered(path: Path) -> Path:
 
 
 def _append(file: IO[str], line: dict[str, object]) -> None:
-    try:
+    with _refusal_in_words(file.name):
         file.write(json.dumps(line) + "\n")
         file.flush()
+
+
+@contextmanager
+def _refusal_in_words(file: str | Path) -> Iterator[None]:
+    """Around what writes a file of a run: a disk that refuses is a RunError, which says what to do."""
+    try:
+        yield
     except OSError as error:
         raise RunError(
-            f"{file.name} cannot be written: {error.strerror}. Expected a disk with free space; make some, "
+            f"{file} cannot be written: {error.strerror}. Expected a disk with free space; make some, "
             "and the same command goes on with the run."
         ) from error
 

@@ -52,6 +52,28 @@ def test_a_run_whose_files_were_removed_is_told_so(tmp_path: Path, name: str) ->
     directory.close()
 
 
+def test_an_evaluation_for_whose_file_there_is_no_room_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(config(tmp_path))
+
+    def refuse(path: Path, how: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(directory, "_open_file", refuse)
+    with pytest.raises(RunError, match=r"evaluations\.jsonl cannot be written: No space"):
+        directory.append_evaluation({"step": 1})
+    directory.close()
+
+
+def test_an_evaluation_of_a_run_whose_folder_was_renamed_is_told_the_way_back(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path))
+    (tmp_path / "run").rename(tmp_path / "mine")
+    with pytest.raises(RunError, match=f"{tmp_path}/run was removed or renamed under the run"):
+        directory.append_evaluation({"step": 1})
+    directory.close()
+
+
 def test_a_run_whose_folder_was_renamed_is_told_the_way_back(tmp_path: Path) -> None:
     directory = RunDirectory(config(tmp_path))
     directory.append_metrics({"step": 1})
