@@ -19,7 +19,9 @@ PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
 WORKERS_AT_ONCE = 100  # that are looked at in one piece: 1 to 2 ms of the controller's loop
 MOST_WAITS = 20  # that status.json names: those longest over their time
-ASLEEP_S = 10.0  # between two looks, from which on the controller itself has stood still
+ASLEEP_S = (
+    20.0  # a longer gap between two looks: the controller stood still. Large runs are looked at every 10 s
+)
 STARTING = "starting"  # what the next step looks like until all workers have been ready, or one was made
 
 _NAMES = tuple(field.name for field in fields(WorkerSnapshot))

@@ -11,6 +11,7 @@ import pytest
 from controller.cli.status import in_words
 from controller.core.core import Core
 from controller.host.run_directory import RunDirectory
+from controller.host.status_file import WRITE_S
 from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, rows_of, status_of
 from controller.simulation import Simulation
 from protocol.errors import RunError
@@ -154,3 +155,9 @@ def test_time_in_which_the_controller_itself_stood_still_counts_for_no_wait():
     assert {wait.for_s for wait in waits} == {59.0}
     later = [dog.look(core.snapshot(), 3600.0 + second)[1] for second in range(1, 100)]
     assert [second for second, told in enumerate(later, 60) if told] == [FIRST_S + 1]
+
+
+def test_a_wait_is_overdue_although_a_large_run_is_looked_at_seldom():
+    dog, core = watchdog(), some_core(150)
+    seconds = [number * (WRITE_S + 0.5) for number in range(30)]  # a pause, and the look itself
+    assert any(dog.look(core.snapshot(), second)[1] for second in seconds)
