@@ -1,6 +1,6 @@
-"""What the core wants done. The host executes commands in order and decides nothing.
+"""Commands: all outputs of the core. The host executes them in order and decides nothing.
 
-Invariant: the tag of a command stands for it in fingerprints, and is never used again.
+Invariant: the tag of a command identifies it in fingerprints, and is never reused.
 """
 
 from dataclasses import field
@@ -14,7 +14,7 @@ from protocol.messages.record import record
 
 @record
 class Send:
-    """Send a message; its frames come out of the payload store, as `message.outgoing_payload()` says."""
+    """Send a message; its frames are read from the payload store, as `message.outgoing_payload()` says."""
 
     tag: ClassVar[int] = 1
     peer: PeerId
@@ -23,7 +23,7 @@ class Send:
 
 @record
 class Spawn:
-    """Start a local worker process under this name, `delay_s` seconds from now."""
+    """Start a local worker process of this name, `delay_s` seconds from now."""
 
     tag: ClassVar[int] = 2
     name: str
@@ -33,11 +33,11 @@ class Spawn:
 
 @record
 class ReadPrompts:
-    """Read this many rows more and answer with PromptsRead."""
+    """Read this many more rows and answer with PromptsRead."""
 
     tag: ClassVar[int] = 3
     count: int
-    sources: tuple[int, ...] = ()  # number of the source of each, in order; () if there is only one
+    sources: tuple[int, ...] = ()  # the source of each row, by number, in order; () if there is only one
 
 
 @record
@@ -50,7 +50,7 @@ class ReadHeldOut:
 
 @record
 class DropPayload:
-    """Nothing will ask for the payload of these groups again."""
+    """Delete the payload of these groups: nothing will read it again."""
 
     tag: ClassVar[int] = 4
     groups: tuple[int, ...]
@@ -58,7 +58,7 @@ class DropPayload:
 
 @record
 class Forget:
-    """The peer is gone or unwanted: free its session and socket state. Its process, if local, is killed."""
+    """Free the session and socket of a peer that is gone or unwanted, and kill its process if it is local."""
 
     tag: ClassVar[int] = 5
     peer: PeerId
@@ -67,7 +67,7 @@ class Forget:
 
 @record
 class ReportStep:
-    """One train step is done: the line for metrics.jsonl, complete and in its order."""
+    """A train step is finished: append its line to metrics.jsonl, keys in this order."""
 
     tag: ClassVar[int] = 6
     metrics: dict[str, object] = field(hash=False)
@@ -75,7 +75,7 @@ class ReportStep:
 
 @record
 class ReportEvaluation:
-    """An evaluation is complete: the line for evaluations.jsonl."""
+    """An evaluation is complete: append its line to evaluations.jsonl."""
 
     tag: ClassVar[int] = 11
     metrics: dict[str, object] = field(hash=False)
@@ -83,9 +83,9 @@ class ReportEvaluation:
 
 @record
 class KeepSamples:
-    """Keep what these groups of a finished step said, for people to read; their payload is still there.
+    """Copy the responses of these groups of a finished step for people to read, before their payload goes.
 
-    Held-out groups are kept with the step that begins with the weights that have answered.
+    Held-out groups are filed under the step that starts from the weights that answered them.
     """
 
     tag: ClassVar[int] = 12
@@ -95,7 +95,7 @@ class KeepSamples:
 
 @record
 class Warn:
-    """Tell the person who watches, in words, once."""
+    """Show this text to the operator, once."""
 
     tag: ClassVar[int] = 7
     text: str
@@ -103,7 +103,7 @@ class Warn:
 
 @record
 class Progress:
-    """Something that a person waits for before the first step has come nearer; `fraction` of 1."""
+    """Progress of the start, before the first train step; `fraction` is between 0 and 1."""
 
     tag: ClassVar[int] = 8
     fraction: float
@@ -116,7 +116,7 @@ class Finish:
 
     tag: ClassVar[int] = 9
     is_success: bool
-    reason: str  # first cause, one paragraph
+    reason: str  # the first cause, in one paragraph
 
 
 Command = (

@@ -1,7 +1,7 @@
-"""What an operator asks of a run that goes on: pause, unpause, checkpoint, abort, evaluate, set.
+"""Orders of an operator to a running run: pause, unpause, checkpoint, abort, evaluate, set.
 
-Invariants: each order is a journalled message with who and why, so that a replay obeys it at the same event;
-it is answered once, with what follows or why it cannot be; nothing is done that the run would not survive: a
+Invariants: each order is a journalled message that names its author and reason, so that a replay obeys it at
+the same event; each is answered once, with what follows or why it is refused; no order can break the run: a
 pause ends no attempt and no lease, and a changed key counts from then on. A refused order changes nothing.
 """
 
@@ -29,11 +29,9 @@ LIVE_KEYS = (
     "staleness.in_flight_batches", "limits", "controller.stuck_s", "controller.replace_s",
     "controller.respawns",
 )  # fmt: skip
-"""Keys, and whole sections, that the core alone reads, each time that it decides by them."""
-
-
-SHOWN_CHARS = 100  # of a value that is refused
-SHOWN_GROUPS = 5  # of those that can be given up
+"""Keys, and whole sections, that only the core reads, and reads again for each decision."""
+SHOWN_CHARS = 100  # of a refused value
+SHOWN_GROUPS = 5  # groups that are named as ones that can be given up
 
 
 class Refused(Exception):
@@ -135,7 +133,7 @@ def _may_abort(core: "Core", group: Group) -> bool:
 
 
 def _such_as(core: "Core") -> str:
-    """Some that can be given up now, for the end of a sentence."""
+    """Names a few groups that can be given up now, for the end of a sentence."""
     found = (str(group.id) for group in core.state.groups.values() if _may_abort(core, group))
     some = ", ".join(islice(found, SHOWN_GROUPS))
     return f", such as {some}" if some else "; there is none that can be given up now"

@@ -2,9 +2,9 @@
 
 Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
 same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
-is fixed: absorb the event (or, of several reports that came together, all of them), expire leases, consume
-(frees headroom), give up what is useless, train ahead, see which evaluation is due, pull (changes who may be
-routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
+is fixed: absorb the event (or all reports that came together), expire leases, consume a batch (frees
+headroom), remove useless groups, train ahead, schedule evaluations, pull (changes which instances may be
+routed to), migrate, dispatch, assign encoding and scoring, read ahead, retire versions, notice the end.
 """
 
 from collections.abc import Generator, Iterable
@@ -69,7 +69,7 @@ from protocol import messages
 from protocol.messages import Attach, MachineUse, Message
 from strategies.kinds import Strategies
 
-OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
+OVERDUE_S = 1.0  # a step that is later than the core's own deadline by more: the controller was stalled
 
 
 class Core:
@@ -79,9 +79,9 @@ class Core:
         self, config: Config, strategies: Strategies, *, run_dir: str = "", import_paths: tuple[str, ...] = ()
     ) -> None:
         self.state = RunState(config, strategies)
-        self.is_undecided = False  # it has taken something in and not decided yet
+        self.is_undecided = False  # an event was absorbed and not decided upon yet
         self.postponed = Postponed()
-        self._cause: Cause = "start-up"  # what the next train step waited for, when that was looked at last
+        self._cause: Cause = "start-up"  # what the next train step waited for at the last look
         self.views = InstanceViews(self.state)
         self.evaluation = EvaluationRounds(self.state)
         self.training_groups = TrainingGroups(self.state)
@@ -107,18 +107,18 @@ class Core:
         self.plausibility = Plausibility(self.state)
         self.reattachment = Reattachment(self.state, self.views, self.evaluation)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
-        """What every worker is told."""
+        """Settings that every worker is sent when it attaches."""
         self.membership = Membership(
             self.state, self.views, self.evaluation, self.scoring, self.training, settings.model_dump_json()
         )
 
     def step(self, now: float, event: Event, *, decides: bool = True) -> list[Command]:
-        """What to do because of this event. `now`: seconds since the run began, never decreasing.
+        """Commands that follow from this event. `now`: seconds since the run began, never decreasing.
 
-        Of events that came together, all but the last may only be taken in, with `decides` False: what is to
-        be decided because of them is decided after the last one, once. Until then the core is `undecided`.
-        What tells only of progress is decided upon with what comes next (see `postponed`).
-        A run that is over goes on after `Restarted`, and else wants nothing more.
+        With `decides` False the event is only absorbed, and the core is `undecided` until the next call: of
+        events that came together, only the last one needs a decision. An event that reports only progress
+        may be decided upon with a later one (see `postponed`).
+        After its end a run gives no commands, unless `Restarted` takes it up again.
         """
         state = self.state
         if state.finished and not isinstance(event, Restarted):
@@ -140,12 +140,14 @@ class Core:
         return self._decide()
 
     def _advance(self, now: float) -> None:
-        """Account the time that has passed."""
+        """Account the time since the last event."""
         state = self.state
-        if self.postponed.until is None:  # else it is as it was: progress changes nothing of it
+        if self.postponed.until is None:  # else only progress was absorbed, which does not change the cause
             self._cause = awaited(self)
         cause = self._cause
-        busy = 0 if cause == "weights" else state.registry.busy_instances  # they have work, and all pull
+        busy = (
+            0 if cause == "weights" else state.registry.busy_instances
+        )  # busy instances do not generate while all of them pull
         state.accounts.advance(now, cause=cause, ready=state.registry.ready_instances, busy=busy)
         self._forgive(now)
 
@@ -156,7 +158,7 @@ class Core:
         self.episodes.expire()
         self.scoring.take_completed()
         share_device(self)
-        self.training.held_until = None  # found anew, where a batch is held
+        self.training.held_until = None  # set again below if a batch is still held
         if state.ending is None:
             self.supervised_groups.fill()
             self.sampling.run(is_end=self.scoring.is_exhausted)
@@ -170,7 +172,9 @@ class Core:
             self.pulls.end_rests()
             self.pulls.serve_evaluation()
             self.pulls.run()
-            if not self.pulls.is_cut:  # who is told to pull next takes no more work at its old version
+            if (
+                not self.pulls.is_cut
+            ):  # an instance that will be told to pull takes no more work at its old version
                 self.migrations.run()
                 self.evaluation_placement.run()
                 self.dispatch.run()
@@ -182,7 +186,7 @@ class Core:
             self.publication.retire()
             notice_end_of_data(self)
             if state.ending is not None:
-                share_device(self)  # who has to save needs it now
+                share_device(self)  # a trainer that has to save needs the device now
         if state.ending is not None:
             wind_up(self)
         wanted = self._take_commands()
@@ -198,13 +202,13 @@ class Core:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the last step has left something that is told or placed at once."""
+        """Whether the last step reached a limit, so that the next one follows at once with the rest."""
         told = self.pulls.is_cut or self.report_pace.is_cut
         is_cut = told or self.dispatch.is_cut or self.evaluation_placement.is_cut
         return is_cut and self.state.ending is None
 
     def next_deadline(self) -> float | None:
-        """When a Tick is due if nothing else happens before; None if nothing is awaited."""
+        """When a Tick is due if no event comes before; None if no deadline is set."""
         if self.state.finished:
             return None
         if self.is_undecided or self.is_cut:
@@ -221,7 +225,7 @@ class Core:
         return self._snapshot(map(self._worker_snapshot, self.state.registry.workers.values()))
 
     def snapshot_in_slices(self, workers: int) -> Generator[None, None, ClusterSnapshot]:
-        """The same, with a pause after each so many workers: their rows are as old as their slice."""
+        """The same as a generator, with a pause after each `workers` rows; each row is as old as its slice."""
         found: list[WorkerSnapshot] = []
         for place, worker in enumerate([*self.state.registry.workers.values()], 1):
             if self.state.registry.workers.get(worker.peer) is worker:
@@ -261,7 +265,7 @@ class Core:
         return summary(self)
 
     def check(self) -> None:
-        """Every invariant, as assertions. Raises: AssertionError."""
+        """Assert every invariant. Raises: AssertionError."""
         check_invariants(self)
 
     # -- events -----------------------------------------------------------------------------------------
@@ -293,7 +297,7 @@ class Core:
                 assert_never(event)
 
     def _restart(self, event: Restarted) -> None:
-        """Begin another epoch of the run, whatever ended the last one."""
+        """Begin another epoch of the run, however the last one ended."""
         state = self.state
         state.epoch += 1
         state.config = Config.model_validate_json(event.config)
@@ -343,31 +347,31 @@ class Core:
 
     @property
     def is_out_of_data(self) -> bool:
-        """Whether no batch will be complete any more, since all prompts were read."""
+        """Whether no further batch can be completed, since all prompts were read."""
         return is_out_of_data(self)
 
     def keeps_payload(self, peer: str, message: Message) -> bool:
-        """Whether to keep the buffers that came with a message: not those of a lie."""
+        """Whether to store the buffers of a message; those of an implausible message are not stored."""
         return keeps_payload(self.plausibility, self.state.registry.workers.get(peer), message)
 
     def foretelling(self, peer: str, message: Message) -> str | None:
-        """Why a message whose buffers are not kept is a lie, if nothing in its turn can make it true."""
+        """Why a message whose buffers are not stored is implausible, whatever else came in its turn."""
         return foretelling(self.plausibility, self.state.registry.workers.get(peer), message)
 
     def groups_with_payload(self) -> list[int]:
-        """Groups whose payload may be asked for again."""
+        """Groups whose payload may still be read."""
         return groups_with_payload(self.state, self.evaluation.round)
 
     def _forgive(self, now: float) -> None:
         """Extend all leases by the time that the controller itself was stalled."""
-        may_be = now - self.state.now > OVERDUE_S  # nothing was due before: see invariants.py
+        may_be = now - self.state.now > OVERDUE_S  # no deadline had passed before: see invariants.py
         if may_be and (overdue_s := now - (self.next_deadline() or now)) > OVERDUE_S:
             self.state.registry.forgive(now, overdue_s)
             self.membership.forgive(overdue_s)
             self.state.asleep_s += now - self.state.now
 
     def _enforce_limits(self) -> None:
-        """Nobody is waited for without end."""
+        """Act on workers that exceeded a limit, and end the run if a role has been absent for too long."""
         for found in self.limits.overdue():
             if isinstance(found, Silent):
                 self.reports.on_silent(*found)

@@ -1,7 +1,7 @@
-"""When one device goes to the other side in a run whose sides share it (`placement: colocated`).
+"""Hands the one device of a colocated run (`placement: colocated`) to rollout or to the trainer.
 
-Invariants: a version that is due for an evaluation is evaluated before the trainer has the device again; a
-trainer that has the device for the sake of a checkpoint is asked for it.
+Invariants: a version that is due for an evaluation is evaluated before the trainer gets the device again; a
+trainer that was given the device in order to save is asked to save.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def share_device(core: "Core") -> None:
-    """See whose turn it is, and hand the device over if it is free; nothing where each has its own."""
+    """Hand the device over if it is free and the other side's turn; do nothing if each has its own."""
     if core.state.device == "own":
         return
     if core.state.ending is None:
@@ -20,4 +20,4 @@ def share_device(core: "Core") -> None:
     core.shared_device.run(is_unfinished=training.is_unfinished, has_next=training.has_next)
     trainer = core.state.registry.trainer()
     if trainer is not None and core.state.device == "trainer" and core.state.ending is None:
-        training.save_if_due(trainer)  # it has the device for that, if it has nothing to train
+        training.save_if_due(trainer)  # with nothing to train, it was given the device for that

@@ -1,7 +1,6 @@
-"""What can happen to the core. Together with their times, events are the whole history of a run.
+"""Events: all inputs of the core. Together with their times they are the whole history of a run.
 
-Invariant: an event is plain data that the journal writes before the core sees it, under its tag; a tag is
-never used again.
+Invariant: an event is plain data, journalled under its tag before the core sees it; a tag is never reused.
 """
 
 from typing import ClassVar
@@ -13,20 +12,20 @@ from protocol.messages.record import record
 
 @record
 class Started:
-    """The run begins: time to ask for workers and prompts."""
+    """The run begins: the core asks for workers and prompts."""
 
     tag: ClassVar[int] = 1
 
 
 @record
 class Restarted:
-    """Another controller process goes on with the run.
+    """Another controller process resumes the run.
 
-    An epoch begins, and no worker of the last one is left.
+    An epoch begins; no worker of the last epoch is attached any more.
     """
 
     tag: ClassVar[int] = 8
-    config: str  # JSON of the configuration that counts from now on
+    config: str  # JSON of the configuration from now on
     run_dir: str
     import_paths: tuple[str, ...]
 
@@ -42,7 +41,7 @@ class Received:
 
 @record
 class PeerFaulted:
-    """A peer broke the protocol, or its queue overflowed; it is to be closed."""
+    """A peer broke the protocol, or its queue overflowed; the core closes it."""
 
     tag: ClassVar[int] = 3
     peer: PeerId
@@ -51,7 +50,7 @@ class PeerFaulted:
 
 @record
 class WorkerExited:
-    """A local worker process ended (the controller started it)."""
+    """A local worker process, started by the controller, has ended."""
 
     tag: ClassVar[int] = 4
     name: str
@@ -67,9 +66,9 @@ class PromptsRead:
     tag: ClassVar[int] = 5
     first_group: int
     count: int
-    is_end: bool  # no more will come
-    sources: tuple[int, ...] = ()  # number of the source of each; () if there is only one
-    prompts: tuple[int, ...] = ()  # identity of each: equal rows have equal ones; () if they have none
+    is_end: bool  # no more prompts will come
+    sources: tuple[int, ...] = ()  # the source of each prompt, by number; () if there is only one source
+    prompts: tuple[int, ...] = ()  # identity of each prompt, equal for equal rows; () if they have none
 
 
 @record
@@ -84,7 +83,7 @@ class HeldOutRead:
 
 @record
 class StopRequested:
-    """The operator wants the run to end after what is being trained now."""
+    """The operator wants the run to end once the batch in training is finished and saved."""
 
     tag: ClassVar[int] = 6
     reason: str
@@ -92,7 +91,7 @@ class StopRequested:
 
 @record
 class Tick:
-    """The deadline that `Core.next_deadline` named has come."""
+    """The deadline that `Core.next_deadline` named has passed."""
 
     tag: ClassVar[int] = 7
 

@@ -1,8 +1,7 @@
-"""Which part of the core hears which message of an attached worker: one ladder for each role.
+"""Passes each message of an attached worker to the decisions that handle it: one `match` for each role.
 
-Invariant: a ladder has a case for every message that its role may say (`FromRollout`, `FromReward`,
-`FromAgent`, `FromTrainer`); a message without one is an error of the type checker, and of
-tests/unit/test_messages_are_heard.py.
+Invariant: each `match` has a case for every message that its role may send (`FromRollout`, `FromReward`,
+`FromAgent`, `FromTrainer`); a missing case fails the type checker and tests/unit/test_messages_are_heard.py.
 """
 
 from typing import TYPE_CHECKING, assert_never, cast
@@ -26,11 +25,11 @@ REPORTS = (
     messages.PromptsEncoded,
     messages.ExamplesEncoded,
 )
-"""Of these many come at once, and one decision after several of them is as good as one after each."""
+"""Messages that come many at once: one decision after several of them is as good as one after each."""
 
 
 def hear(core: "Core", worker: Worker, message: Message) -> None:
-    """Take a message of an attached worker, whose role may say it and whose word is plausible."""
+    """Handle a message of an attached worker that `Plausibility` has passed."""
     if isinstance(worker, Instance):
         _from_instance(core, worker, cast("FromRollout", message))
     elif isinstance(worker, TextWorker):
@@ -102,7 +101,7 @@ def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> No
 
 
 def _await_version(core: "Core", version: int) -> None:
-    """A lost version: the trainer that has it, and has not published it yet, is to do so in its time."""
+    """Set a deadline for the trainer to publish a lost version that it holds and has not published yet."""
     trainer = core.state.registry.trainer()
     if trainer is not None and isinstance(trainer.told, ToldTrainer) and trainer.told.owes(version):
         core.limits.await_version(trainer, version)

@@ -1,7 +1,7 @@
-"""The invariants of a run that span modules, as assertions; what a module alone promises it checks itself.
+"""Assertions of the invariants that span modules; each module asserts its own invariants itself.
 
-Invariant: nothing is changed. A run of the simulator calls this after every event; a real one at least every
-minute, in a copy of its process (`controller.durability.fork`).
+Invariant: nothing is changed. The simulator calls this after every event; a real run calls it at least every
+minute, in a forked copy of its process (`controller.durability.fork`).
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_invariants(core: "Core") -> None:
-    """Look at everything. Raises: AssertionError naming what is broken."""
+    """Check all invariants. Raises: AssertionError that names the broken one."""
     state = core.state
     state.ledger.check()
     due = [state.ledger.deadline(id) for id in core.training.trainer_batches.ahead]
@@ -49,7 +49,7 @@ def check_invariants(core: "Core") -> None:
 
 
 def _check_tokens(state: RunState, in_flight: int) -> None:
-    """Every generated token is accounted once."""
+    """Every generated token is counted exactly once."""
     tokens = state.accounts.tokens()
     assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
     spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost + tokens.evaluated
@@ -57,7 +57,7 @@ def _check_tokens(state: RunState, in_flight: int) -> None:
 
 
 def _check_group(state: RunState, group: Group, *, is_trained: bool) -> None:
-    """A group is where its state says."""
+    """A group is in the ledger and in the batch exactly if its state says so."""
     group.check()
     assert (group.state == "training") == is_trained, f"group {group.id}"
     in_ledger = group.state in ("generating", "scoring", "occupied") and not group.is_evaluation
@@ -67,7 +67,7 @@ def _check_group(state: RunState, group: Group, *, is_trained: bool) -> None:
 
 
 def _check_sources(state: RunState) -> None:
-    """What the ledger counts of a source of prompts is what is there."""
+    """The ledger counts the groups of each source of prompts correctly."""
     there = Counter(group.source for group in state.groups.values() if group.id in state.ledger)
     counted = +Counter(state.ledger.by_source)
     assert counted == there, f"groups by source: {dict(there)}, and the ledger counts {dict(counted)}"
@@ -76,9 +76,9 @@ def _check_sources(state: RunState) -> None:
 def _check_members(
     state: RunState, group: Group, running: dict[TrajectoryId, PeerId], resident: Counter[PeerId]
 ) -> int:
-    """A trajectory is in one place, and its versions never go back.
+    """Each trajectory is in one place, and its versions never decrease.
 
-    Returns the tokens of the group that are in flight; adds to `resident` what its instances hold of it.
+    Returns the group's tokens in flight; adds the tokens that each instance holds of it to `resident`.
     """
     is_generating = group.state == "generating"
     in_flight = 0
@@ -102,13 +102,13 @@ def _check_members(
         assert member.response_tokens == sampled, f"{member.id} has {sampled} tokens"
         if peer is not None:
             resident[peer] += member.prompt_tokens + given + sampled
-        if member.state != "dropped":  # their tokens are accounted already
+        if member.state != "dropped":  # tokens of dropped ones are accounted already
             in_flight += sampled
     return in_flight
 
 
 def _check_instances(state: RunState, resident: Counter[PeerId]) -> None:
-    """What is counted of an instance is what runs there."""
+    """The counters of each instance agree with what runs there."""
     for instance in state.registry.instances():
         evaluating = sum(id.group >= FIRST_EVALUATION_GROUP for id in instance.running)
         assert instance.evaluating == evaluating, f"{instance.name}: {instance.evaluating} evaluations"

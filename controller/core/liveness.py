@@ -1,10 +1,10 @@
-"""Why a run is alive: what runs, or if nothing does, who is awaited and until when.
+"""Liveness: proof that a run is not stuck, by naming what is running or which party is awaited until when.
 
 Invariant of every run, after every event: something runs, or an instance pulls, or a named party is awaited
-(with a deadline, but for the source of prompts), or the run is over, or a strategy of the user's has refused
-what could be placed. Waiting work that could be placed is placed within `rollout.status_s`. A run of which
-none of this holds for `controller.stuck_s` ends in words; the time in which the controller itself did not run
-does not count. Nothing is changed here but since when the run stands still, and then its end.
+(with a deadline, except for the source of prompts), or the run is over, or a user's strategy has refused
+work that could be placed. Work that can be placed is placed within `rollout.status_s`. A run that breaks this
+for `controller.stuck_s` is ended with an explanation; time in which the controller was stalled does not
+count. This module changes only `still_since`, and then the run's ending.
 """
 
 from collections.abc import Iterator
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 
 class ReasonKind(StrEnum):
-    """What keeps a run alive; the last two do so for a limited time only."""
+    """What keeps a run alive; REFUSED and STUCK do so for `controller.stuck_s` only."""
 
     OVER = "over"  # it has ended
-    RUNS = "runs"  # somebody does the work that the core has handed out
-    PULLS = "pulls"  # instances load weights, and nothing else goes on
-    AWAITED = "awaited"  # a worker is to come, to get ready, to answer or to go
+    RUNS = "runs"  # a worker does what it was asked to
+    PULLS = "pulls"  # instances load weights, and nothing else runs
+    AWAITED = "awaited"  # a worker is to attach, get ready, answer or end
     PAUSED = "paused"  # an operator has paused it
     DATA = "data"  # the source of prompts has not answered
-    REFUSED = "refused"  # a strategy of the user's does not let work start that could
-    STUCK = "stuck"  # nothing of all this: a bug of the core
+    REFUSED = "refused"  # a user's strategy does not start work that could start
+    STUCK = "stuck"  # none of these: a bug of the core
 
 
 class Reason(NamedTuple):
     """Why the run is alive."""
 
     kind: ReasonKind
-    who: str  # what is at work or awaited: a worker, a role, or a key of the configuration
-    until_s: float | None  # when something is done about it, in the time of the run; None: never
+    who: str  # the worker, role or key of the configuration that is at work or awaited
+    until_s: float | None  # when the core acts on it, in seconds since the run began; None: never
     text: str  # one clause for people
 
     @property
     def is_still(self) -> bool:
-        """Whether nothing will happen by itself any more."""
+        """Whether the run would stand still for ever."""
         return self.kind in (ReasonKind.REFUSED, ReasonKind.STUCK)
 
 
 def why_alive(core: "Core") -> Reason:
-    """The first reason that holds: what runs goes before what is awaited."""
+    """The first reason that holds; running work is named before awaited parties."""
     if core.state.finished:
         return Reason(ReasonKind.OVER, "the run", None, core.state.ending or "")
     for find in (
@@ -61,7 +61,7 @@ def why_alive(core: "Core") -> Reason:
 
 
 def watch(core: "Core") -> bool:
-    """Note whether the run stands still, and end it if it has for too long; returns whether it was ended."""
+    """Note whether the run stands still, and end it after `controller.stuck_s`; returns whether it ended."""
     state = core.state
     if state.registry.busy_instances or core.training.is_working or state.finished:  # nearly always
         state.still_since = None
@@ -93,8 +93,7 @@ def still_until(core: "Core") -> float | None:
 def check_liveness(core: "Core", *, grace_s: float | None = None) -> None:
     """Check that the run is not stuck.
 
-    Raises: AssertionError if it has been for longer than `grace_s`, the time between two load reports if not
-    given.
+    Raises: AssertionError if it has been stuck for `grace_s`, by default the time between two load reports.
     """
     state = core.state
     grace_s = state.config.rollout.first_status_s if grace_s is None else grace_s
@@ -116,7 +115,7 @@ def idle_because(core: "Core") -> str:
     return text[0].upper() + text[1:]
 
 
-# -- who is at work or awaited -----------------------------------------------------------------------------
+# -- running work and awaited parties ----------------------------------------------------------------------
 
 
 def _at_work(core: "Core") -> Reason | None:
@@ -143,7 +142,7 @@ def _pulling(core: "Core") -> Reason | None:
 
 
 def _resting(core: "Core") -> Reason | None:
-    """An instance tries again after a while what it could not pull."""
+    """An instance that failed to pull will try again after a rest."""
     until = core.state.versions.rests.next()
     if until is None:
         return None
@@ -152,7 +151,7 @@ def _resting(core: "Core") -> Reason | None:
 
 
 def _environments(core: "Core") -> Reason | None:
-    """The environment of an episode has the word, for a limited time."""
+    """The environment of an episode acts, with a deadline."""
     until = core.episodes.next()
     if until is None:
         return None
@@ -162,7 +161,7 @@ def _environments(core: "Core") -> Reason | None:
 
 
 def _owing(core: "Core") -> Reason | None:
-    """Somebody was asked for something, or is to get ready, or to come back."""
+    """A worker owes an answer, or is to get ready or to come back."""
     for worker in core.state.registry.workers.values():
         if core.limits.outlook(worker)[0] is not None:
             return _of_worker(core, ReasonKind.AWAITED, worker)
@@ -170,7 +169,7 @@ def _owing(core: "Core") -> Reason | None:
 
 
 def _of_worker(core: "Core", kind: ReasonKind, worker: Worker) -> Reason:
-    """What a worker does, and what is done about it when."""
+    """What a worker does, and what the core will do about it and when."""
     what = working_on(core, worker) or core.limits.owed(worker)
     due_s, then = core.limits.outlook(worker)
     if due_s is None:
@@ -180,7 +179,7 @@ def _of_worker(core: "Core", kind: ReasonKind, worker: Worker) -> Reason:
 
 
 def _starting(core: "Core") -> Reason | None:
-    """A local process starts, or ends and is started again."""
+    """A local process is starting or ending."""
     registry, now = core.state.registry, core.state.now
     for local in registry.local.values():
         if local.deadline is not None:
@@ -196,7 +195,7 @@ def _starting(core: "Core") -> Reason | None:
 
 
 def _absent(core: "Core") -> Reason | None:
-    """Nobody of a role is there, and somebody may come."""
+    """A role has no worker, and one may still come."""
     now, until = core.state.now, core.membership.vacant_until
     if until is not None:
         text = "a worker in the place of one that was closed is awaited"
@@ -226,7 +225,7 @@ def _held(core: "Core") -> Reason | None:
 
 
 def _reading(core: "Core") -> Reason | None:
-    """The source of prompts, or of held-out prompts, has been asked and may take its time."""
+    """Rows of prompts or held-out prompts were asked for; reading them has no deadline."""
     has_work = bool(core.state.fresh or core.state.queue or core.scoring.to_score)
     if core.scoring.reading and not has_work:
         text = f"the next {core.scoring.reading} rows of the data are awaited"
@@ -237,11 +236,11 @@ def _reading(core: "Core") -> Reason | None:
     return None
 
 
-# -- nobody is ---------------------------------------------------------------------------------------------
+# -- nothing runs and no party is awaited ------------------------------------------------------------------
 
 
 def _still(core: "Core") -> Reason:
-    """What could go on and does not, and who has refused it."""
+    """Work that could start and does not, and the strategy that refused it, if one did."""
     for key, text in _could_go_on(core):
         if key and getattr(core.state.config.staleness, key) not in STRATEGIES[key]:
             rule = getattr(core.state.config.staleness, key)
@@ -259,7 +258,7 @@ _REPORT = ": please report it with run.db and logs/controller.log"
 
 
 def _could_go_on(core: "Core") -> Iterator[tuple[str, str]]:
-    """What could happen now, each with the key of `staleness` whose strategy decides it; "" if none does."""
+    """Work that could start now, each with the key of `staleness` whose strategy decides it; "" if none."""
     state, scoring = core.state, core.scoring
     trainer = state.registry.trainer()
     if state.ending is not None:
@@ -290,7 +289,9 @@ def _could_start(core: "Core", instance: Instance) -> Iterator[tuple[str, str]]:
         where += f", and could pull version {version}" if version != here else ""
         if state.held_out_queue.peek(version) is not None:
             yield "", f"a held-out response could run {where}"
-        key = "routing" if version == here else ""  # that it can do nothing here makes it pull in any case
+        key = (
+            "routing" if version == here else ""
+        )  # an instance that can do nothing at its version pulls in any case
         if (waiting := state.queue.peek(version, state.ledger.reach(version))) is not None:
             yield key, f"response {waiting.id} could run {where}"
         elif core.state.fresh and state.ledger.can_reserve(version):

@@ -1,8 +1,7 @@
-"""Rules that say when a run's workers keep failing: each with its owner, its evidence and what to do.
+"""Alarms of workers that keep failing, each with its owner, evidence and remedy.
 
-Invariants: pure functions of the core, which no decision asks, so that any moment of a run can be judged
-again; a single failure raises none, and a run that begins has none; what is raised stays until it is half as
-bad.
+Invariants: pure functions of the core that no decision reads, so any moment of a run can be judged again; a
+single failure raises no alarm, and a run begins without any; a raised alarm stays until its cause has halved.
 """
 
 from collections import Counter
@@ -21,7 +20,7 @@ KILLED = "was killed by signal 9"  # as the kernel does with what takes too much
 
 
 def alarms_of(core: "Core") -> list[Alarm]:
-    """All that hold now, the worst first."""
+    """All alarms that hold now, the worst first."""
     state, failures = core.state, core.state.failures
     if state.finished:
         return []
@@ -45,7 +44,7 @@ def alarms_of(core: "Core") -> list[Alarm]:
 
 
 def _who(failures: Sequence[Failure]) -> str:
-    """Those that it happened to most often."""
+    """The workers that failed most often."""
     counted = Counter(failure.who for failure in failures).most_common()
     named = [f"{who} {count} times" if count > 1 else who for who, count in counted[:MANY]]
     more = len(counted) - MANY

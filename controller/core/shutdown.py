@@ -1,7 +1,7 @@
-"""The end of a run: when no batch can come any more, and what is saved and evaluated before all are closed.
+"""The end of a run: notices that no batch can follow, saves and evaluates what is left, closes all workers.
 
-Invariants: a failed run ends at once; another one ends when its trainer has saved the newest version and its
-evaluations are complete, or can never be; nothing is awaited without end.
+Invariants: a failed run ends at once; any other run ends when its trainer has saved the newest version and
+its evaluations are complete or impossible; every wait has a deadline.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def notice_end_of_data(core: "Core") -> None:
-    """End the run if no batch can come any more."""
+    """End the run if no further batch can be completed."""
     state = core.state
     if is_out_of_data(core):
         count = len(state.ledger)
@@ -28,22 +28,19 @@ def notice_end_of_data(core: "Core") -> None:
 
 
 def is_out_of_data(core: "Core") -> bool:
-    """Whether no batch will be complete any more, since all prompts were read."""
+    """Whether no further batch can be completed, since all prompts were read."""
     if not core.scoring.data_has_ended or core.training.is_busy or core.state.queue:
         return False
-    if core.state.ledger.is_ready():  # it waits for a trainer, or for its time
+    if core.state.ledger.is_ready():  # that batch waits for the trainer, or for its time
         return False
     return core.state.is_all_occupied
 
 
 def wind_up(core: "Core") -> None:
-    """Let the trainer save and evaluations end, then close all workers.
-
-    A failed run ends at once.
-    """
+    """Let the trainer save and evaluations end, then close all workers; a failed run ends at once."""
     state, trainer = core.state, core.state.registry.trainer()
     state.accounts.is_ending = True
-    core.pulls.end_rests()  # else their end would be due for ever
+    core.pulls.end_rests()  # else their deadlines would be due at every event
     if trainer is None and not state.config.trainer.local and state.ending_is_success:
         _await_trainer(core)
     is_evaluating = state.ending_is_success and _go_on_evaluating(core)
@@ -67,7 +64,7 @@ def wind_up(core: "Core") -> None:
 
 
 def _await_trainer(core: "Core") -> None:
-    """One from outside is gone and has something to save, or to publish: it is awaited, but not for ever."""
+    """Wait up to `limits.end_s` for an external trainer that is gone, if it has to save or to publish."""
     steps = core.state.steps
     if not core.training.is_unsaved and (_is_at_hand(core) or not core.evaluation.holds_up_the_end):
         return
@@ -82,7 +79,7 @@ def _await_trainer(core: "Core") -> None:
 
 
 def _go_on_evaluating(core: "Core") -> bool:
-    """Whether the end of the run waits for evaluations, which is no longer than they can be made."""
+    """Go on with evaluations; returns whether the end waits for them: while they are possible."""
     if not core.evaluation.holds_up_the_end:
         return False
     needed: list[Role] = ["rollout", "reward"]
@@ -109,7 +106,7 @@ def _go_on_evaluating(core: "Core") -> bool:
 
 
 def _is_at_hand(core: "Core") -> bool:
-    """Whether the last weights can be evaluated without a trainer: an instance has them, or their host's."""
+    """Whether the last weights can be evaluated without a trainer: on an instance, or an instance's host."""
     steps, versions = core.state.steps, core.state.versions
     instances = list(core.state.registry.instances())
     if any(instance.policy_version >= steps for instance in instances):
@@ -119,7 +116,7 @@ def _is_at_hand(core: "Core") -> bool:
 
 
 def _call_off_episodes(state: RunState) -> None:
-    """Episodes of training give their places up, until the run goes on."""
+    """Take training episodes off their agent workers; a resumed run begins them again."""
     groups = [group for group in state.groups.values() if not group.is_evaluation]
     at_workers = [one for group in groups for one in group.episodes if one.peer is not None]
     turns.call_off(state, at_workers, "the run has made its train steps")

@@ -1,4 +1,4 @@
-"""What a run came to: the totals of summary.json."""
+"""The totals of a run for summary.json."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def summary(core: "Core") -> dict[str, object]:
-    """Totals as they are now; `ending` is "" while the run goes on."""
+    """Totals so far; `ending` is "" while the run goes on."""
     state = core.state
     accounts, config = state.accounts, state.config
     totals = accounts.summary(state.now) | state.device_figures

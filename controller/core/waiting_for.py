@@ -1,7 +1,7 @@
 """What the next train step, each worker's oldest unanswered command and the oldest group wait for.
 
-Invariant: pure, and nothing is changed; the words of a wait change when it comes nearer to its end, so that
-whoever looks again can tell a slow thing from a stuck one.
+Invariant: pure, and nothing is changed; the text of a wait changes as it progresses, so that a second look
+tells a slow wait from a stuck one.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ BEGUN = ("beginning", "generating", "scoring", "occupied", "training")
 def awaited(core: "Core") -> Cause:
     """What the next train step waits for now.
 
-    Each event asks, so of the instances it looks only for the first that generates.
+    It is called at each event, so it looks at instances only up to the first that generates.
     """
     state, training = core.state, core.training
     if training.is_working:
@@ -48,15 +48,15 @@ def awaited(core: "Core") -> Cause:
 
 
 def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> Cause:
-    """Why the groups of the next batch are not there.
+    """Why the groups of the next batch are missing.
 
-    `unscored`: those that only wait for rewards; `is_more_there`: encoded prompts that have not started.
+    `unscored`: groups that only wait for rewards; `is_more_there`: whether encoded prompts wait to start.
     """
     ledger = state.ledger
     missing = ledger.batch_groups - ledger.occupied
     if missing > 0 and unscored >= missing:
         return "scoring"
-    if missing <= 0 and unscored > ledger.reserved - unscored:  # it waits for some that are due now
+    if missing <= 0 and unscored > ledger.reserved - unscored:  # the batch waits for groups that are due now
         return "scoring"
     is_more_wanted = is_more_there and not state.queue
     if _is_generating(state):
@@ -78,7 +78,7 @@ def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> C
 
 
 def _is_generating(state: RunState) -> bool:
-    """Whether an instance has work and does not pull."""
+    """Whether any instance has work and is not pulling."""
     for instance in state.registry.instances():  # noqa: SIM110  # nearly always the first: no generator
         if instance.running and instance.pulling is None:
             return True
@@ -86,7 +86,7 @@ def _is_generating(state: RunState) -> bool:
 
 
 def _unscored(core: "Core", workers: list[TextWorker]) -> int:
-    """Groups whose responses are complete and whose rewards are not there."""
+    """Training groups whose responses are complete and whose rewards are missing."""
     scoring = core.scoring
     if core.evaluation.round is None:
         count = len(scoring.to_score)
@@ -98,7 +98,7 @@ def _unscored(core: "Core", workers: list[TextWorker]) -> int:
 
 
 def working_on(core: "Core", worker: Worker) -> str:
-    """The oldest thing that a worker was asked for and has not answered; "" if there is none."""
+    """The oldest unanswered command of a worker, in words; "" if there is none."""
     if worker.is_absent:
         return "coming back, or not"
     if not worker.ready:
@@ -151,7 +151,7 @@ def next_step(core: "Core") -> str:
 
 
 def oldest_group(state: RunState) -> GroupSnapshot | None:
-    """The first prompt that was begun and has not left; None if there is none."""
+    """The oldest group that has begun and not left; None if there is none."""
     group = next((group for group in state.groups.values() if group.state in BEGUN), None)
     if group is None:
         return None
@@ -191,7 +191,7 @@ def _wants(state: RunState, group: Group) -> str:
 
 
 def environment_in_words(state: RunState, episode: Episode) -> str:
-    """Who is awaited where an environment has the word, since when, and for how long."""
+    """An environment that is to act, for how long it has been awaited, and its limit."""
     assert episode.since is not None
     assert episode.until is not None
     waited_s, limit_s = state.awake_s - episode.since, episode.until - episode.since

@@ -1,7 +1,8 @@
-"""Which buffers of messages are kept, as is decided before a turn for all that comes in it.
+"""Which buffers of messages are stored: decided before a turn, for all messages of that turn.
 
-Invariants: both answers hold for a message whatever comes before it in its turn, since nobody can know of an
-order of the same turn; what an honest worker says of what it was given is kept, and none of it foretells.
+Invariants: the answers for a message do not depend on what comes before it in its turn, since no worker can
+know an order of the same turn; buffers that an honest worker sends about its work are stored, and its
+messages never speak of orders that it has not got.
 """
 
 from operator import add
@@ -17,10 +18,10 @@ from protocol.messages import Ask, EpisodeEnded, Generated, Message
 
 
 def keeps_payload(plausibility: Plausibility, worker: Worker | None, message: Message) -> bool:
-    """Whether to keep the buffers of a message: not those of a lie.
+    """Whether to store the buffers of a message.
 
-    They might be taken for what another worker says of the same thing. Those of what this worker was given
-    are kept, of no more tokens than that may have.
+    Those of an implausible message are not: they might be taken for what another worker says of the same
+    response. Those of work that this worker was given are stored, up to the tokens that it may have.
     """
     if isinstance(worker, TextWorker):
         return plausibility.objection(worker, message) is None
@@ -40,10 +41,10 @@ def keeps_payload(plausibility: Plausibility, worker: Worker | None, message: Me
 
 
 def foretelling(plausibility: Plausibility, worker: Worker | None, message: Message) -> str | None:
-    """Why a message whose buffers are not kept is a lie; None if it is none, or if that can wait.
+    """Why a message whose buffers are not stored is implausible; None if it is not.
 
-    It tells of what the worker has not been given. If it is given just that in the same turn, the core would
-    believe the message, and miss its buffers. A trainer's are missed by nobody.
+    Such a message speaks of work that the worker was not given. If the worker were given just that work in
+    the same turn, the core would believe the message and miss its buffers. A trainer's buffers are optional.
     """
     if worker is None or worker.role == "trainer":
         return None
@@ -51,14 +52,14 @@ def foretelling(plausibility: Plausibility, worker: Worker | None, message: Mess
 
 
 def groups_with_payload(state: RunState, evaluation: EvaluationRound | None) -> list[int]:
-    """Groups in the system, in batches that may be made again, and held-out ones that people may read."""
+    """Groups in the system, in batches that may be trained again, and held-out ones kept as samples."""
     trained = [group for batch in state.batches.values() for group in batch.groups]
     read = [one.group for one in evaluation.worst.groups] if evaluation is not None else []
     return sorted({*state.groups, *trained, *read})
 
 
 def _keeps_given(plausibility: Plausibility, worker: AgentWorker, ask: Ask) -> bool:
-    """Of an episode that was ended, or that has asked something else before, nothing is kept."""
+    """Whether to store given tokens: not for an ended episode, nor for an ask that differs from its first."""
     if not _runs(worker, ask):
         return False
     told = worker.told

@@ -1,6 +1,6 @@
-"""What every worker is told of a run when it attaches.
+"""The settings that every worker is sent when it attaches.
 
-Invariant: of the configuration it has what workers read, and nothing of the controller's own.
+Invariant: they hold the sections of the configuration that workers read, and no section of the controller.
 """
 
 import ipaddress
@@ -10,7 +10,7 @@ from protocol.settings import WorkerSettings, load_settings
 
 
 def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:
-    """What every worker is told."""
+    """The settings that every worker is sent."""
     return WorkerSettings(
         run_dir=run_dir,
         seed=config.run.seed,
@@ -34,7 +34,7 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
 
 
 def with_secrets(told: str, config: Config, run_dir: str, import_paths: tuple[str, ...]) -> str:
-    """What the core has told one worker, from a configuration that has the values of variables, too."""
+    """Settings of the core for one worker, with secrets filled in from the host's configuration."""
     newest = load_settings(told).newest_version
     settings = worker_settings(config, run_dir, import_paths)
     return settings.model_copy(update={"newest_version": newest}).model_dump_json()

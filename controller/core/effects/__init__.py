@@ -1,1 +1,1 @@
-"""Verbs that several decisions share: each changes the state and tells the workers; none chooses."""
+"""Operations that several decisions share: each changes the state and tells the workers; none chooses."""

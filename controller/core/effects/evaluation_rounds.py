@@ -1,8 +1,8 @@
-"""The evaluation that goes on: its prompts, what each came to, who may answer them, and the line at its end.
+"""The evaluation in progress: its prompts, their results, the instances that may answer, and its report.
 
 Invariants: a held-out prompt is a group whose id is at or above FIRST_EVALUATION_GROUP, which never enters
-the ledger and leaves the system when it is scored or has failed, so that an evaluation always comes to an
-end; one evaluation goes on at a time, and at most one waits; a version is evaluated at most once.
+the ledger and leaves the system when it is scored or has failed, so that every evaluation ends; one
+evaluation is in progress at a time, and at most one waits; a version is evaluated at most once.
 """
 
 from collections import deque
@@ -20,24 +20,24 @@ from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
 from controller.core.state.views.instances import takes_work
 
-MAX_REASON_CHARS = 500  # of a failure that a line tells
+MAX_REASON_CHARS = 500  # of a failure in the report
 
 
 @dataclass(slots=True)
 class EvaluationRound:
-    """One evaluation."""
+    """One evaluation in progress."""
 
     policy_version: int
     first_group: int
     began_s: float
     samples: int
     is_exact: bool
-    sources: tuple[str, ...] | None = None  # of the prompts, in order; None until they are read
-    digest: str = ""  # of their rows
+    sources: tuple[str, ...] | None = None  # the source of each prompt, in order; None until they are read
+    digest: str = ""  # of the rows of all prompts
     unplaced: int = 0  # prompts that are not encoded yet
-    answered: dict[int, Answered] = field(default_factory=dict)  # by the number of the prompt
+    answered: dict[int, Answered] = field(default_factory=dict)  # by number of the prompt
     failed: dict[int, str] = field(default_factory=dict)
-    worst: WorstAnswers = field(default_factory=WorstAnswers)  # what people may read of it
+    worst: WorstAnswers = field(default_factory=WorstAnswers)  # groups that are kept as samples
 
     @property
     def open(self) -> int:
@@ -46,7 +46,7 @@ class EvaluationRound:
 
 
 class HeldOutEpisodes:
-    """The held-out prompts of an agent, each of which begins its episodes at agent workers."""
+    """Held-out prompts of an agent, whose episodes begin at agent workers."""
 
     def __init__(self, state: RunState, rounds: "EvaluationRounds") -> None:
         self.state, self.rounds = state, rounds
@@ -54,14 +54,14 @@ class HeldOutEpisodes:
         """Groups whose episodes have not begun, in the order of prompts."""
 
     def next(self) -> Group | None:
-        """The next prompt, none of whose episodes has begun."""
+        """The next prompt whose episodes have not begun; None if there is none."""
         while self.rows and self.rows[0] not in self.state.groups:
-            self.rows.popleft()  # it was given up
+            self.rows.popleft()  # that group was given up
         return self.state.groups[self.rows[0]] if self.rows else None
 
     @property
     def is_below_share(self) -> bool:
-        """Whether it has fewer episodes at agent workers than it may have while training wants more."""
+        """Whether the evaluation has fewer episodes at agent workers than `evaluation.share` grants it."""
         if self.state.ending is not None:
             return True
         workers = list(self.state.registry.agents())
@@ -78,7 +78,7 @@ class HeldOutEpisodes:
         self.rounds.round.unplaced -= 1
 
     def on_asked(self, group: Group) -> None:
-        """The first of its episodes has asked: it has no place to wait for, so it starts."""
+        """The first episode of a group has asked: the group needs no place in the ledger, so it starts."""
         found = self.rounds.round
         assert found is not None
         move_group(group, "asked")
@@ -94,34 +94,33 @@ class EvaluationRounds:
         self.round: EvaluationRound | None = None
         self.reports: list[dict[str, object]] = []
         """All lines of evaluations.jsonl."""
-        self.pending: int | None = None  # version that waits for the round to end
-        self.asked = -1  # newest version that was due
-        self.is_stopped = (
-            False  # the run is to end without it: the operator wants that, or nobody can answer it
-        )
+        self.pending: int | None = None  # version to evaluate when the round has ended
+        self.asked = -1  # newest version that was due for evaluation
+        self.is_stopped = False
+        """Whether the run is to end without further evaluation: by order, or since no worker could answer."""
         self.episodes = HeldOutEpisodes(state, self)
         self._next_group = FIRST_EVALUATION_GROUP
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is evaluated at all."""
+        """Whether the run has evaluations at all."""
         return self.state.config.evaluation.every_steps > 0
 
     @property
     def holds_up_the_end(self) -> bool:
-        """Whether a run that has made its steps goes on for the sake of an evaluation."""
+        """Whether a run that has made its steps has to wait for an evaluation."""
         if self.is_stopped or not self.is_on:
             return False
         return self.round is not None or self.pending is not None or self.is_final_due
 
     @property
     def is_final_due(self) -> bool:
-        """Whether the newest version that the run will make has yet to be evaluated."""
+        """Whether the last version of the run has yet to be evaluated."""
         return self.is_on and self.state.config.evaluation.at_end and self.asked < self.state.steps
 
     @property
     def unencoded(self) -> int:
-        """Held-out prompts that reward workers have yet to make tokens of."""
+        """Held-out prompts that reward workers have yet to encode."""
         return self.round.unplaced if self.round and not self.state.config.agent.is_on else 0
 
     @property
@@ -135,9 +134,9 @@ class EvaluationRounds:
 
     @property
     def wanted(self) -> Published | None:
-        """The weights that must answer the round; None if nothing is to be placed.
+        """The version that is to answer the round; None if nothing is to be placed.
 
-        These very ones if the round is exact, else these or newer ones.
+        An exact round needs exactly this version, any other round this one or a newer one.
         """
         versions = self.state.versions
         if self.round is None or not self.is_placing:
@@ -146,9 +145,9 @@ class EvaluationRounds:
 
     @property
     def is_lost(self) -> bool:
-        """Whether an exact round waits for weights that will never be there again.
+        """Whether an exact round waits for a version that will never be visible again.
 
-        The trainer that is there began behind them, or has shown newer ones.
+        The attached trainer began after that version, or has published newer ones.
         """
         versions, found = self.state.versions, self.round
         if found is None or not found.is_exact or not self.is_placing:
@@ -165,7 +164,7 @@ class EvaluationRounds:
         return held
 
     def in_words(self) -> str:
-        """What goes on, for people."""
+        """The evaluation in progress, for people; "" if there is none."""
         if self.round is None:
             return ""
         if self.round.sources is None:
@@ -176,7 +175,7 @@ class EvaluationRounds:
     # -- instances --------------------------------------------------------------------------------------
 
     def may_run(self, instance: Instance) -> bool:
-        """Whether the round may be answered with what the instance samples from."""
+        """Whether the instance's version may answer the round."""
         found = self.round
         if found is None or not instance.is_routable:
             return False
@@ -207,7 +206,7 @@ class EvaluationRounds:
         self.state.emit(ReadHeldOut(first))
 
     def on_read(self, event: HeldOutRead) -> list[int]:
-        """Rows are in the store: returns the groups that they are given, which are to be encoded."""
+        """Rows of the prompts are in the store: make their groups; returns those that are to be encoded."""
         groups = list(range(event.first_group, event.first_group + len(event.sources)))
         found = self.round
         if found is None or found.sources is not None or found.first_group != event.first_group:
@@ -223,7 +222,7 @@ class EvaluationRounds:
         return [] if self.state.config.agent.is_on else groups
 
     def on_encoded(self, group: Group) -> None:
-        """The prompt can be answered from now on: its responses wait for an instance."""
+        """A prompt is encoded: its responses wait for an instance."""
         assert self.round is not None
         self.round.unplaced -= 1
         group.start(self.round.policy_version, size=self.round.samples)
@@ -231,7 +230,7 @@ class EvaluationRounds:
             self.state.requeue(member)
 
     def number(self, group: int) -> int:
-        """The number of a group's prompt, which is the same in all evaluations of the same data."""
+        """Number of a group's prompt, the same in all evaluations of the same data."""
         assert self.round is not None
         return group - self.round.first_group
 
@@ -243,7 +242,7 @@ class EvaluationRounds:
         self.on_failed(group, reason)
 
     def on_scored(self, group: Group) -> None:
-        """A prompt is done."""
+        """A prompt has its rewards."""
         assert self.round is not None
         self.round.answered[self.number(group.id)] = Answered.of(group)
         unneeded = self.round.worst.take(group, self.state.config.evaluation.threshold)
@@ -251,12 +250,12 @@ class EvaluationRounds:
         self._finish_if_complete()
 
     def on_call_failed(self, group: Group, told: str) -> bool:
-        """The reward function failed on a prompt, which its report will name if it goes on failing."""
+        """The reward function failed on a prompt: retry; the report names prompts that keep failing."""
         del group, told
         return True
 
     def on_failed(self, group: Group, reason: str) -> None:
-        """A prompt cannot be answered or scored: it is left out, by name."""
+        """A prompt cannot be answered or scored: leave it out; the report names it."""
         assert self.round is not None
         self.round.unplaced -= group.state == "encoding"
         self.round.failed[self.number(group.id)] = reason[:MAX_REASON_CHARS]
@@ -298,7 +297,7 @@ class EvaluationRounds:
             )
 
     def check(self) -> None:
-        """Every open prompt of the round is a group, and there is no other; none of them is in the ledger."""
+        """The held-out groups are exactly the open prompts of the round, and none is in the ledger."""
         there = [group for group in self.state.groups.values() if group.is_evaluation]
         assert len(there) == (self.round.open if self.round else 0), f"{len(there)} groups of {self.round}"
         for group in there:

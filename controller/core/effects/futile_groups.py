@@ -1,27 +1,27 @@
-"""Groups in a row that leave nothing to train on: they are told of, and end the run where there is no end.
+"""Counts consecutive groups that leave nothing to train on; warns of them, and ends the run at a limit.
 
-Invariant: a run whose groups are all dropped does not go on in silence, nor, unless that is wanted, for ever.
+Invariant: a run whose groups are all dropped warns, and ends unless `limits.filtered_batches` is 0.
 """
 
 from controller.core.commands import Warn
 from controller.core.state.run_state import RunState
 
-WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
+WARNINGS = [4**power for power in range(1, 16)]  # at so many batches' worth of consecutive groups
 
 
 class FutileGroups:
-    """Those that are dropped by one rule."""
+    """Consecutive groups that one rule has dropped."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self._in_a_row = 0
 
     def reset(self) -> None:
-        """One was not dropped, or the controller was started again."""
+        """A group was not dropped, or the controller was restarted."""
         self._in_a_row = 0
 
     def count(self, why: str) -> None:
-        """Another one was. `why`: by which rule, and what that means: it follows "groups in a row"."""
+        """Another group was dropped. `why`: the rule and what it means; it follows "N groups in a row"."""
         self._in_a_row += 1
         count, batch = self._in_a_row, self.state.config.trainer.batch_groups
         most, what = self.state.config.limits.filtered_batches, f"{count} groups in a row {why}"

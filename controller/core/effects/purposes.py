@@ -1,4 +1,4 @@
-"""What a group is for: to be trained, or to evaluate a version. What becomes of it differs, its way does not.
+"""The purpose of a group: training, or evaluation of a version. Stations are the same, what follows differs.
 
 Invariant: a group has one purpose for life, which its id tells.
 """
@@ -9,35 +9,35 @@ from controller.core.state.groups import Group
 
 
 class Purpose(Protocol):
-    """What happens to a group at each station of its way, of which a reward worker has told."""
+    """What follows for a group from each report of a reward worker about it."""
 
     def on_encoded(self, group: Group) -> None:
-        """Its prompt is tokens."""
+        """The prompt is encoded."""
         ...
 
     def on_refused(self, group: Group, reason: str, worker: str) -> None:
-        """Its prompt cannot be used, by the name of the worker that says so."""
+        """The prompt cannot be used; `worker`: name of the worker that refused it."""
         ...
 
     def on_scored(self, group: Group) -> None:
-        """Its rewards are there."""
+        """The rewards of all responses are there."""
         ...
 
     def on_call_failed(self, group: Group, told: str) -> bool:
-        """The reward function failed on it; returns whether it may be tried once more."""
+        """The reward function failed on the group; returns whether it may be tried again."""
         ...
 
     def on_failed(self, group: Group, reason: str) -> None:
-        """Its generation or scoring failed too often: it leaves, by name."""
+        """Generation or scoring failed too often: the group leaves, and a text names it."""
         ...
 
 
 class Purposes(NamedTuple):
-    """Both of them."""
+    """Both purposes."""
 
     training: Purpose
     evaluation: Purpose
 
     def of(self, group: Group) -> Purpose:
-        """What this group is for."""
+        """The purpose of this group."""
         return self.evaluation if group.is_evaluation else self.training

@@ -1,8 +1,8 @@
-"""The end of an attempt, and of a group: what runs is called back, and queue, ledger and accounts agree.
+"""Ends attempts and groups: calls running attempts back, and keeps queue, ledger and accounts consistent.
 
-Invariants: a group that leaves is nowhere any more: on no instance, in no queue, in no ledger, with no reward
-worker; a group is complete with exactly as many finished trajectories as are trained, and its spare ones are
-dropped at once. Nothing is chosen here: who calls knows why.
+Invariants: a removed group is on no instance, in no queue, not in the ledger and with no reward worker; a
+group is complete with exactly as many finished trajectories as are trained, and its spare ones are dropped at
+once. Nothing is chosen here: the caller has decided.
 Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Interrupt, Abort.
 """
 
@@ -21,10 +21,9 @@ from protocol.messages import Abort, Ending, Interrupt
 
 
 def remove(state: RunState, group: Group, end: GroupEnd, *, unneeded: tuple[int, ...] | None = None) -> None:
-    """Remove a group without training it, wherever its members are.
+    """Remove a group without training it, wherever its members are; admission starts a fresh one by itself.
 
-    A fresh prompt takes its place by itself. `unneeded`: the groups whose payload goes by that, instead of
-    its own.
+    `unneeded`: groups whose payload is deleted instead of this group's.
     """
     abort_running(state, group.members)
     turns.call_off(state, group.episodes, f"group {group.id} is not needed any more")
@@ -50,7 +49,7 @@ def remove(state: RunState, group: Group, end: GroupEnd, *, unneeded: tuple[int,
 
 
 def withdraw(state: RunState, group: Group) -> None:
-    """A group that was generating is the next to start again; its tokens were in vain."""
+    """Stop a generating group and discard its tokens; it is the next to start again."""
     abort_running(state, group.members)
     move_group(group, "withdrawn")
     state.ledger.release(group.id)
@@ -67,7 +66,7 @@ def withdraw(state: RunState, group: Group) -> None:
 
 
 def cut_short(state: RunState, group: Group) -> None:
-    """End the responses of a group where they are: what runs comes back and counts as too long."""
+    """End the responses of a group where they are: running ones are interrupted and count as too long."""
     group.is_cut_short = True
     for member in group.members:
         if member.state == "queued":
@@ -81,7 +80,7 @@ def cut_short(state: RunState, group: Group) -> None:
 
 
 def end_attempt(state: RunState, group: Group, member: Trajectory, ending: Ending) -> None:
-    """What the end of an attempt means for its trajectory and its group."""
+    """Requeue or finish the trajectory of an ended attempt, and complete its group if it was the last."""
     if group.episodes:
         turns.end_turn(state, group, member, ending)
         return
@@ -97,11 +96,11 @@ def end_attempt(state: RunState, group: Group, member: Trajectory, ending: Endin
 
 
 def complete(state: RunState, group: Group) -> None:
-    """A group that has as many responses as it needs is to be scored; the others are dropped."""
+    """Send a group that has all responses it needs to scoring, and drop its spare ones."""
     if group.is_complete and group.state == "generating":
         _drop_spare(state, group)
         if group.episodes:
-            group.size = len(group.kept_episodes)  # those that are masked count for nothing
+            group.size = len(group.kept_episodes)  # masked episodes do not count
         if group.size:
             state.completed.append(group)
         else:
@@ -109,7 +108,7 @@ def complete(state: RunState, group: Group) -> None:
 
 
 def take_back(state: RunState, instance: Instance, ids: Sequence[TrajectoryId]) -> None:
-    """These trajectories, whose instance is gone or has forgotten them, wait for another one."""
+    """Requeue trajectories whose instance is gone or has dropped them."""
     lost = [state.groups[id.group].members[id.member] for id in ids]
     for member in lost:
         state.registry.take(instance, member)
@@ -119,13 +118,13 @@ def take_back(state: RunState, instance: Instance, ids: Sequence[TrajectoryId]) 
 
 
 def take_back_all(state: RunState, instance: Instance) -> None:
-    """The instance is gone: its trajectories go on elsewhere, from the last token that it reported."""
+    """Requeue all trajectories of an instance that is gone; they continue after the last reported token."""
     state.instance_kinds.leave(instance.id)
     take_back(state, instance, list(instance.running))
 
 
 def take_back_promised(state: RunState, instance: Instance) -> None:
-    """What was routed for a version that did not come goes elsewhere."""
+    """Abort and requeue trajectories that were routed behind a pull which has failed."""
     members = [state.groups[id.group].members[id.member] for id in instance.promised]
     abort_running(state, members)
     for member in members:
@@ -133,7 +132,7 @@ def take_back_promised(state: RunState, instance: Instance) -> None:
 
 
 def by_peer(members: Iterable[Trajectory]) -> dict[PeerId, tuple[tuple[int, int, int], ...]]:
-    """The attempts of those that run, as messages name them, by the instance that has them."""
+    """Running attempts of these members, as messages name them, by instance."""
     attempts: dict[PeerId, list[tuple[int, int, int]]] = {}
     for member in members:
         if member.peer is not None:
@@ -147,7 +146,7 @@ def _drop_spare(state: RunState, group: Group) -> None:
     turns.call_off(state, group.episodes, f"group {group.id} is complete without it")
     state.windows.dropped(group, [member.response_tokens for member in spare])
     for member in spare:
-        state.queue.remove(member)  # held-out groups have none
+        state.queue.remove(member)  # held-out groups have no spare members
         state.accounts.drop(member.response_tokens)
         move_trajectory(member, "dropped")
     if not (group.is_cut_short or group.is_evaluation or group.episodes):
@@ -157,13 +156,13 @@ def _drop_spare(state: RunState, group: Group) -> None:
 
 
 def _tell_dropped(state: RunState, group: Group) -> None:
-    """The books of its window hear of a group that leaves, or starts over, before it was complete."""
+    """Count the responses of an incomplete group that leaves or starts over in its window of prompts."""
     if group.policy_version is not None and not group.is_complete:
         state.windows.dropped(group, [member.response_tokens for member in group.members])
 
 
 def abort_running(state: RunState, members: Iterable[Trajectory]) -> None:
-    """Call the attempts off that run; their trajectories are queued, and in no queue."""
+    """Abort the running attempts of these members; they become `queued`, but are put into no queue."""
     running = [member for member in members if member.peer is not None]
     for peer, attempts in by_peer(running).items():
         state.send(peer, Abort(attempts))

@@ -1,7 +1,7 @@
-"""Trials of episodes: one is prepared, begins anew, or is called back.
+"""Trials of episodes: prepares them, starts them again, and calls back what is sampled for them.
 
-Invariant: an episode that begins anew has nothing of its last trial, and none of its trajectories is in a
-queue or at an instance. Nothing is chosen here: who calls knows why.
+Invariant: an episode that begins again keeps nothing of its last trial, and none of its trajectories is in a
+queue or at an instance. Nothing is chosen here: the caller has decided.
 """
 
 from controller.core.effects import recall
@@ -12,7 +12,7 @@ from controller.core.state.transitions import move_group, move_trajectory
 
 
 def prepared(state: RunState, group: Group) -> None:
-    """All its episodes have asked: it may start."""
+    """All episodes of a group have asked for a turn: the group may start."""
     del state.beginnings.groups[group.id]
     move_group(group, "asked")
     group.prompt_tokens = max(member.given_tokens for member in group.members)
@@ -21,14 +21,14 @@ def prepared(state: RunState, group: Group) -> None:
 
 
 def leave_preparation(state: RunState, group: Group) -> None:
-    """A group is not prepared any more."""
+    """Stop preparing a group."""
     state.beginnings.groups.pop(group.id, None)
     if group.state == "waiting":
         state.fresh.remove(group.id)
 
 
 def begin_anew(state: RunState, group: Group, episode: Episode) -> None:
-    """Run it again with nothing known: its tokens are lost."""
+    """Run an episode again from its start; its tokens are lost."""
     members = group.of(episode)
     for asked in list(episode.open.values()):
         member = group.members[asked.ask.member]
@@ -49,6 +49,6 @@ def begin_anew(state: RunState, group: Group, episode: Episode) -> None:
 
 
 def call_back(state: RunState, group: Group, member: Trajectory) -> None:
-    """Whatever is sampled for a trajectory is not wanted."""
+    """Abort a trajectory's attempt if it runs, and take it out of the queue."""
     recall.abort_running(state, [member])
     state.queue_of(group).remove(member)

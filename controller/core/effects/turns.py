@@ -1,8 +1,8 @@
-"""Turns of agents: the end of one, its answer, and episodes that are ended from here.
+"""Turns of agents: ends and answers them, and ends episodes at their workers.
 
-Invariants: an agent worker hears of a turn only when all its tokens are in the store; an environment has a
-deadline from the moment that it alone has the word; an episode that leaves is with no worker any more.
-Nothing is chosen here: who calls knows why.
+Invariants: an agent worker is sent a turn only when all its tokens are in the store; an environment has a
+deadline from the moment when the episode waits only for it; an episode that leaves is at no worker any more.
+Nothing is chosen here: the caller has decided.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from protocol.messages import EndEpisodes, Ending, Turn
 
 
 def end_turn(state: RunState, group: Group, member: Trajectory, ending: Ending) -> None:
-    """An attempt at a turn has ended: the environment has the word, or the turn goes on elsewhere."""
+    """An attempt at a turn has ended: answer the environment, or continue the turn elsewhere."""
     if ending == "interrupt" and member.turn_tokens < member.most:
         state.requeue(member)
         return
@@ -33,7 +33,7 @@ def end_turn(state: RunState, group: Group, member: Trajectory, ending: Ending) 
 
 
 def answer(state: RunState, group: Group, episode: Episode, asked: AskedTurn) -> None:
-    """Send a turn that is over to the worker of its episode."""
+    """Send a finished turn to the worker of its episode."""
     assert episode.peer is not None
     ask = asked.ask
     asked.took_s = state.awake_s - asked.heard_at
@@ -47,13 +47,13 @@ def answer(state: RunState, group: Group, episode: Episode, asked: AskedTurn) ->
 
 
 def await_environment(state: RunState, episode: Episode, limit_s: float) -> None:
-    """The environment has the word, for so long at most."""
+    """The environment acts now, for `limit_s` at most."""
     episode.wait(state.awake_s, limit_s)
     state.environments.watch(episode)
 
 
 def leave_worker(state: RunState, episode: Episode) -> None:
-    """An episode is over at its worker, by the worker's own word."""
+    """Note that an episode is at its worker no longer; the worker knows."""
     worker = None if episode.peer is None else state.registry.workers.get(episode.peer)
     if isinstance(worker, AgentWorker):
         worker.episodes.pop((episode.group, episode.number), None)
@@ -61,7 +61,7 @@ def leave_worker(state: RunState, episode: Episode) -> None:
 
 
 def lose_worker(state: RunState, worker: AgentWorker) -> None:
-    """Its episodes go on elsewhere; what is sampled for them goes on meanwhile."""
+    """Begin the episodes of a lost worker elsewhere; the turns sampled for them continue meanwhile."""
     for group, number in list(worker.episodes):
         leave_worker(state, state.groups[group].episodes[number])
         state.unbegun[group, number] = None

@@ -1,7 +1,7 @@
-"""Which episode begins at which agent worker.
+"""Chooses which episode begins at which agent worker.
 
-Invariants: what has started goes before what is only prepared, and takes its place at the workers if there is
-no other; held-out episodes have their share.
+Invariants: episodes of started groups go before those of groups in preparation, and take their places at the
+workers if there are no others; held-out episodes have their share.
 """
 
 from heapq import heapify, heappop, heappush
@@ -16,7 +16,7 @@ from controller.core.state.transitions import move_group
 from protocol.messages import Begin
 
 Line = list[tuple[bool, bool, int, int]]
-"""A heap of episodes that wait for a worker: (is only prepared, is of training, group, number)."""
+"""A heap of episodes that wait for a worker: (is in preparation, is of training, group, number)."""
 
 
 class EpisodeStarts:
@@ -26,7 +26,7 @@ class EpisodeStarts:
         self.state, self.evaluation = state, evaluation
 
     def run(self) -> None:
-        """Begin what is to be begun, where there is room."""
+        """Begin waiting episodes at workers with room."""
         if not self.state.config.agent.is_on or not self._has_any:
             return
         line = self._line()
@@ -40,14 +40,14 @@ class EpisodeStarts:
 
     @property
     def _has_any(self) -> bool:
-        """Whether anything may have to begin: after nearly all events nothing has."""
+        """Whether any episode may have to begin, which is rare."""
         return (
             bool(self.state.unbegun) or self._is_preparing_more or self.evaluation.episodes.next() is not None
         )
 
     @property
     def is_unplaced(self) -> bool:
-        """Whether an episode of a group that was begun is at no worker."""
+        """Whether an episode waits for a worker."""
         return any(self._find(*key) is not None for key in self.state.unbegun)
 
     def _freest(self) -> AgentWorker | None:
@@ -55,7 +55,7 @@ class EpisodeStarts:
         return min(workers, key=lambda w: len(w.episodes) / max(w.capacity, 1), default=None)
 
     def _has_room(self, worker: AgentWorker) -> bool:
-        """Workers with room for less than one group take one all the same, or nothing would ever start."""
+        """Whether a worker takes one more; all together take one group in any case, so that some start."""
         count = sum(1 for _ in self.state.registry.agents())
         least = -(-self._episodes_per_group // count)
         return len(worker.episodes) < max(worker.capacity, least)
@@ -65,7 +65,7 @@ class EpisodeStarts:
         return self.state.config.rollout.group_size + self.state.config.staleness.spare_responses
 
     def _line(self) -> Line:
-        """All that wait, without those whose group has left; looked at once, however many of them begin."""
+        """All waiting episodes whose group has not left; made once, however many of them begin."""
         for key in [key for key in self.state.unbegun if self._find(*key) is None]:
             del self.state.unbegun[key]
         is_ending = self.state.ending is not None
@@ -82,7 +82,7 @@ class EpisodeStarts:
         return is_prepared, group_id < FIRST_EVALUATION_GROUP, group_id, number
 
     def _first(self, line: Line) -> Episode | None:
-        """The first of the line; those before it that have begun, or wait no more, are taken out."""
+        """The first episode of the line that still waits; entries before it are taken out."""
         while line:
             episode = self._find(*line[0][2:])
             if episode is not None:
@@ -91,9 +91,9 @@ class EpisodeStarts:
         return None
 
     def _next(self, line: Line) -> Episode | None:
-        """What has started first, then what is being prepared, then another group; the oldest of each."""
+        """The next episode: of started groups, then of those in preparation, then of a new group."""
         first = self._first(line)
-        if first is not None and line[0] < (True, True):  # a prepared group of training may wait
+        if first is not None and line[0] < (True, True):  # a training group in preparation may wait
             return first
         held_out, share = self.evaluation.episodes.next(), self.evaluation.episodes
         is_other = first is not None or self._is_preparing_more
@@ -110,7 +110,7 @@ class EpisodeStarts:
 
     @property
     def _is_preparing_more(self) -> bool:
-        """Whether another group of training is to be prepared."""
+        """Whether to prepare another training group."""
         if not self.state.rows:
             return False
         most = self.state.config.agent.prepare_groups or self.state.config.trainer.batch_groups
@@ -121,7 +121,7 @@ class EpisodeStarts:
         return len(self.state.fresh) + count < most
 
     def _first_of(self, group: Group, line: Line) -> Episode:
-        """Of a group whose episodes are to be begun, and join the line."""
+        """Put all episodes of a group into the line; returns the first."""
         self.state.beginnings.groups[group.id] = None
         for episode in group.episodes:
             self.state.unbegun[group.id, episode.number] = None
@@ -130,15 +130,17 @@ class EpisodeStarts:
 
     def _find(self, group_id: int, number: int) -> Episode | None:
         group = self.state.groups.get(group_id)
-        if group is None or group.state not in LIVE_GROUPS:  # it has left, or is complete without this one
+        if (
+            group is None or group.state not in LIVE_GROUPS
+        ):  # the group has left, or is complete without this episode
             return None
         episode = group.episodes[number]
         return episode if episode.is_unbegun else None
 
     def _make_room(self, episode: Episode) -> bool:
-        """Put the youngest group that is only prepared back, for an episode of one that has started.
+        """Put the youngest group in preparation back, to make room for an episode of a started group.
 
-        Or for an older one that is only prepared, too, where no place will come free by itself.
+        Or for one of an older group in preparation, where no place would come free by itself.
         """
         wanting = self.state.groups[episode.group]
         is_first = wanting.is_evaluation and self.evaluation.episodes.is_below_share
@@ -164,7 +166,7 @@ class EpisodeStarts:
 
     @property
     def _will_free_a_place(self) -> bool:
-        """Whether an agent worker has an episode of a group that has started, or lacks nobody to start."""
+        """Whether a worker has an episode of a group that has started, or that waits for no other episode."""
         groups, lacking = self.state.groups, {id for id, _ in self.state.unbegun}
         return any(
             id in groups and (id not in lacking or groups[id].policy_version is not None)

@@ -1,8 +1,8 @@
-"""Episodes of agents: what they ask, how they end, how long environments may take.
+"""Handles what agent workers report of episodes: asks, ends, failures; and enforces their time limits.
 
-Invariants: an ask that was heard before is answered out of the journal and never sampled again; what an
-environment or a worker does wrong costs its own episode, and becomes no reward; every wait for an environment
-has an end on the core's own clock; failures without any success between end the run.
+Invariants: a repeated ask is answered from the journal and never sampled again; a fault of an environment or
+a worker costs its own episode, and never becomes a reward; every wait for an environment has a deadline on
+the core's clock; a series of failures without a success ends the run.
 """
 
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from controller.core.state.run_state import RunState
 from controller.core.state.transitions import GONE, move_trajectory
 from protocol.messages import Ask, EpisodeEnded, EpisodeFailed
 
-MAX_DIVERGED = 3  # episodes in a row that asked something else when they were run again: then replay is off
-MAX_LEFT_OUT = 256  # prompts in a row that came to a limit at their start: then the data does not fit at all
-WARN_TIMEOUTS = 0.01  # share of episodes whose environment was silent for too long
+MAX_DIVERGED = 3  # consecutive episodes that asked something else when run again; then replay is turned off
+MAX_LEFT_OUT = 256  # consecutive prompts that hit a limit before a first turn; then the data does not fit
+WARN_TIMEOUTS = 0.01  # share of episodes whose environment timed out, beyond which a warning is due
 
 
 class Episodes:
-    """Takes what agent workers say."""
+    """Handles messages of agent workers about episodes."""
 
     def __init__(self, state: RunState, purposes: Purposes, evaluation: EvaluationRounds) -> None:
         self.state, self.purposes, self.evaluation = state, purposes, evaluation
@@ -34,20 +34,20 @@ class Episodes:
         self.ended = 0
 
     def restart(self) -> None:
-        """The controller was started again: what went wrong before does not count any more."""
+        """The controller was restarted: failures before that do not count any more."""
         self._failures_in_a_row = self._diverged_in_a_row = self._left_out_in_a_row = 0
         self._masked.reset()
         self.state.beginnings.is_replaying = self.state.config.agent.replay == "auto"
 
     def next(self) -> float | None:
-        """When the time of an environment is over, unless it speaks before; in the time of the run."""
+        """Next deadline of an environment, in seconds since the run began; None if there is none."""
         found = self.state.environments.next()
         return None if found is None else found + self.state.asleep_s
 
-    # -- what agents say --------------------------------------------------------------------------------
+    # -- messages of agent workers ----------------------------------------------------------------------
 
     def on_ask(self, worker: AgentWorker, ask: Ask) -> None:
-        """The policy has the word: queue the trajectory, or give the answer that it has given before."""
+        """An episode asks for a turn: queue its trajectory, or repeat the answer that it got before."""
         found = self._live(worker, ask)
         if found is None:
             return
@@ -74,7 +74,7 @@ class Episodes:
             trials.prepared(self.state, group)
 
     def _trajectory(self, group: Group, episode: Episode, ask: Ask) -> Trajectory:
-        """The one that the ask continues, made for it if it is the first of its own."""
+        """The trajectory that an ask continues; it is made if this is its first ask."""
         if ask.number:
             return group.members[ask.member]
         if ask.member == episode.number:
@@ -86,7 +86,7 @@ class Episodes:
         return group.fork(episode, ask.member, is_trained=ask.is_trained)
 
     def on_ended(self, worker: AgentWorker, end: EpisodeEnded) -> None:
-        """A function has returned: its reward counts, and the turns that were over."""
+        """An agent's function has returned: its reward counts, and the turns that are finished."""
         found = self._live(worker, end)
         if found is None:
             return
@@ -98,7 +98,7 @@ class Episodes:
         turns.leave_worker(self.state, episode)
         self._failures_in_a_row = self._left_out_in_a_row = 0
         limit = self.state.config.agent.on_limit if end.ending != "stop" else "score"
-        if limit == "mask" and group.is_evaluation:  # which counts all that it has asked for
+        if limit == "mask" and group.is_evaluation:  # an evaluation counts every response
             limit = "zero"
         episode.reward = 0.0 if limit == "zero" else end.reward[0] if end.reward else None
         episode.is_masked = limit == "mask"
@@ -110,7 +110,7 @@ class Episodes:
         self._end(group, episode, end.ending)
 
     def on_failed(self, worker: AgentWorker, failure: EpisodeFailed) -> None:
-        """An environment or a function failed: that is nobody's reward."""
+        """An environment or a function failed: retry or give up the episode, without a reward."""
         found = self._live(worker, failure)
         if found is None:
             return
@@ -133,14 +133,14 @@ class Episodes:
     def _live(
         self, worker: AgentWorker, message: Ask | EpisodeEnded | EpisodeFailed
     ) -> tuple[Group, Episode] | None:
-        """Whom a word is about; None if that was ended meanwhile."""
+        """The group and episode that a message is about; None if the episode was ended meanwhile."""
         if worker.episodes.get((message.group, message.episode)) != message.trial:
             return None
         group = self.state.groups[message.group]
         return group, group.episodes[message.episode]
 
     def _repeat(self, group: Group, episode: Episode, asked: AskedTurn, ask: Ask) -> None:
-        """An ask of a function that runs again: the turn of then answers it."""
+        """Answer a repeated ask of a function that runs again with the turn that answered it before."""
         if not asked.is_repeated_by(ask):
             self._diverged(group, episode)
             return
@@ -151,7 +151,7 @@ class Episodes:
             turns.answer(self.state, group, episode, asked)
 
     def _diverged(self, group: Group, episode: Episode) -> None:
-        """The function asked something else than when it ran before: what was sampled for it does not fit."""
+        """The function asked something else than in its last run: begin the episode again from its start."""
         self.state.accounts.counts["episodes/diverged"] += 1
         turns.call_off(self.state, [episode], "it asked something else than before; it begins anew")
         self._diverged_in_a_row += 1
@@ -168,7 +168,7 @@ class Episodes:
     # -- how they end -----------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """End episodes whose environments were silent for too long."""
+        """End episodes whose environments exceeded their deadline."""
         environments, asleep_s = self.state.environments, self.state.asleep_s
         while (until := environments.next()) is not None and until + asleep_s <= self.state.now:
             episode = environments.first()
@@ -184,7 +184,7 @@ class Episodes:
             key = "agent.episode_timeout_s"
         told = f"its environment was silent for {waited_s:.1f} s after {turn} ({key})"
         counts["episodes/timeouts"] += 1
-        is_answered = bool(episode.heard) and episode.is_caught_up  # else it was its start, or its replay
+        is_answered = bool(episode.heard) and episode.is_caught_up  # else the start or the replay timed out
         turns.call_off(self.state, [episode], told)
         if counts["episodes/timeouts"] > max(1, WARN_TIMEOUTS * self.state.beginnings.count):
             text = f"Episode {episode.number} of prompt {group.id}: {told}. "
@@ -197,7 +197,7 @@ class Episodes:
             self._failed(group, episode, f"Episode {episode.number} of prompt {group.id}: {told}")
 
     def _end(self, group: Group, episode: Episode, ending: Ending) -> None:
-        """An episode is over, and has its reward or will get it."""
+        """End an episode; it has its reward, or the reward function will score it."""
         state = self.state
         episode.ending = ending
         self.ended += 1
@@ -220,7 +220,7 @@ class Episodes:
             )
 
     def _end_trajectory(self, group: Group, episode: Episode, member: Trajectory) -> None:
-        """A trajectory of an episode that is over is trained, if it has a turn that is to be."""
+        """Finish a trajectory of an ended episode if it is to be trained; else drop it."""
         if member.turns and member.is_trained and not episode.is_masked:
             group.finish_member(member, "stop" if episode.ending == "stop" else "length")
         elif member.state != "dropped":
@@ -228,7 +228,7 @@ class Episodes:
             self.state.accounts.mask(member.response_tokens)
 
     def _failed(self, group: Group, episode: Episode, told: str) -> None:
-        """Begin one episode anew, or set its prompt aside; what never works ends the run."""
+        """Begin an episode again, or set its prompt aside; end the run if nothing ever works."""
         state, agent = self.state, self.state.config.agent
         state.warn_once("episode", told)
         episode.failures += 1
@@ -248,7 +248,7 @@ class Episodes:
         trials.begin_anew(self.state, group, episode)
 
     def _leave_out(self, group: Group, told: str) -> None:
-        """A prompt that no policy can answer leaves room for another one; where all are so, the run ends."""
+        """Replace a prompt that no policy can answer; end the run if all prompts are like it."""
         if not group.is_evaluation:
             self._left_out_in_a_row += 1
         if self._left_out_in_a_row >= MAX_LEFT_OUT:
@@ -260,7 +260,7 @@ class Episodes:
     # -- invariants -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Every episode is at one worker, waits for one, or is over. Raises: AssertionError."""
+        """Every episode is at one worker, waits for one, or has ended. Raises: AssertionError."""
         at = {key: worker.peer for worker in self.state.registry.agents() for key in worker.episodes}
         for group in self._groups():
             is_preparing = group.state == "beginning"

@@ -1,8 +1,8 @@
 """The order in which prompts start: windows of several batches, each ordered by the sampler.
 
-Invariants: every prompt of a window starts before one of the next window; a window is ordered when the last
-one is about to run out, with all that is known of lengths by then and nothing else; without a sampler prompts
-go on in the order of the data and nothing is kept.
+Invariants: every prompt of a window starts before any of the next window; a window is ordered when the last
+one is about to run out, by the lengths known at that moment and nothing else; without a sampler prompts
+start in the order of the data and nothing is remembered.
 """
 
 import random
@@ -19,13 +19,13 @@ NO_IDENTITY = (
 
 
 class Sampling:
-    """Makes windows of the encoded groups that wait."""
+    """Groups waiting prompts into windows, and orders each."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
 
     def run(self, *, is_end: bool) -> None:
-        """Order the next window if there is one and it is wanted. `is_end`: no more prompts will come."""
+        """Order the next window if it is complete and due. `is_end`: no more prompts will come."""
         state = self.state
         most = state.window_groups
         if not most:
@@ -54,7 +54,7 @@ class Sampling:
         state.fresh.extend(groups[place].id for place in places)
 
     def _tell(self, groups: list[Group]) -> None:
-        """Say it where a window cannot do what it is for."""
+        """Warn if a window cannot serve its purpose."""
         state, size = self.state, self.state.config.trainer.batch_groups
         counts = Counter(group.prompt for group in groups if group.prompt)
         if not counts:

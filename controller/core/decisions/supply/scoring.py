@@ -1,9 +1,9 @@
-"""The text side of the core: prompts to tokens, complete groups to rewards and advantages.
+"""Work of reward workers: has prompts read and encoded, and complete groups scored.
 
 Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is with
 at most one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
 member; a reward function that never works ends the run, one that rarely fails costs a retry; a group that
-may be what kills reward workers is scored by one that has nothing else to score, so that no other is blamed.
+may be what kills reward workers is scored alone at a worker, so that no other group is blamed.
 """
 
 from collections import deque
@@ -28,33 +28,32 @@ from protocol.messages import (
     ScoreItem,
 )
 
-ENCODE_AT_ONCE = 64  # prompts in one Encode: bounds one message, and the work that is lost with a worker
+ENCODE_AT_ONCE = 64  # prompts in one Encode; bounds the message, and the work lost with a worker
 
 
 class Scoring:
-    """Feeds reward workers and takes what they say."""
+    """Assigns work to reward workers and handles their answers."""
 
     def __init__(self, state: RunState, evaluation: EvaluationRounds, purposes: Purposes) -> None:
         self.state = state
         self.evaluation, self.purposes = evaluation, purposes
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
-        self._read_until = self._next_release = (
-            0  # groups below were read; were given to dispatch, or refused
-        )
+        self._read_until = 0  # groups below this number were read
+        self._next_release = 0  # groups below this number were released to dispatch, or refused
         self._to_encode: list[int] = []
         self._to_score: deque[int] = deque()
 
     # -- prompts ----------------------------------------------------------------------------------------
 
     def read_ahead(self) -> None:
-        """Keep enough encoded prompts waiting that a batch never waits for the data."""
+        """Ask for more prompts, so that enough encoded ones wait for the next batches."""
         if self.data_has_ended or self._reading:
             return
         state = self.state
         wanted = max(2 * state.config.trainer.batch_groups, ENCODE_AT_ONCE)
         unplaced = len(state.fresh) + len(state.rows)
-        unplaced += len(state.windows.waiting) - state.window_groups  # a whole window waits behind
+        unplaced += len(state.windows.waiting) - state.window_groups  # a whole window waits to be ordered
         there = len(self._to_encode) + unplaced - self.evaluation.unencoded
         if there <= wanted // 2:
             there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
@@ -70,7 +69,7 @@ class Scoring:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all prompts were read, and all that can be used are encoded."""
+        """Whether all prompts were read, and all usable ones are encoded."""
         return self.data_has_ended and self._next_release == self._read_until
 
     @property
@@ -84,12 +83,12 @@ class Scoring:
         return self._read_until
 
     def restart(self) -> None:
-        """The controller was started again: what it had asked of the data is asked once more."""
+        """The controller was restarted: ask again for the prompts that were not read yet."""
         if self._reading:
             self.state.emit(ReadPrompts(self._reading, self.state.mixture.asked))
 
     def on_prompts(self, event: PromptsRead) -> None:
-        """Rows are in the store: give them a group each."""
+        """Rows are in the store: make a group of each."""
         self._reading = 0
         self._read_until = event.first_group + event.count
         self.data_has_ended = event.is_end
@@ -98,7 +97,7 @@ class Scoring:
         for group, (prompt, (source, row)) in enumerate(zip(prompts, places, strict=True), event.first_group):
             self.state.groups[group] = Group(group, source=source, source_row=row, prompt=prompt)
             if self.state.config.agent.is_on:
-                self.state.rows.append(group)  # its environments make tokens of it
+                self.state.rows.append(group)  # its episodes encode it
             else:
                 self._to_encode.append(group)
 
@@ -107,7 +106,7 @@ class Scoring:
         self._to_encode += self.evaluation.on_read(event)
 
     def on_encoded(self, worker: TextWorker, message: PromptsEncoded | ExamplesEncoded) -> None:
-        """Prompts are ready to start, or cannot be used."""
+        """Prompts are encoded, or were refused."""
         for group_id, tokens, *_ in message.encoded:
             if group_id in worker.encoding:
                 group = self.state.groups[group_id]
@@ -121,7 +120,7 @@ class Scoring:
         self._release_in_order()
 
     def _release_in_order(self) -> None:
-        """Let encoded groups start in the order of prompts, whichever worker was faster."""
+        """Release encoded groups in the order of prompts, whichever worker was faster."""
         while self._next_release < self._read_until:
             group = self.state.groups.get(self._next_release)
             if group is not None and group.state == "encoding":
@@ -134,11 +133,11 @@ class Scoring:
     # -- rewards ----------------------------------------------------------------------------------------
 
     def take_completed(self) -> None:
-        """Groups whose responses are finished are to be scored."""
+        """Queue complete groups for scoring."""
         if not self.state.completed:  # nearly always
             return
         for group in self.state.completed:
-            if group.state != GONE:  # it became useless since
+            if group.state != GONE:  # else it was removed since
                 move_group(group, "completed")
                 if is_rewarded(group):
                     take_rewards(group)
@@ -174,7 +173,7 @@ class Scoring:
             self._to_score.append(group.id)
 
     def _answered(self, worker: TextWorker, group_id: int, attempt: int) -> Group | None:
-        """The group that this answer is for; None if it was meanwhile asked for elsewhere or given up."""
+        """The group that an answer is for; None if it was assigned elsewhere or removed meanwhile."""
         group = self.state.groups.get(group_id)
         if group is None or group_id not in worker.scoring or group.score_attempt != attempt:
             return None
@@ -184,7 +183,7 @@ class Scoring:
     # -- reward workers ---------------------------------------------------------------------------------
 
     def on_died(self, worker: TextWorker) -> None:
-        """It ended or went silent without a word: one of the groups that it was scoring may be why."""
+        """A worker crashed or went silent: suspect the groups that it was scoring."""
         groups = [group for id in worker.scoring if (group := self.state.groups.get(id)) is not None]
         for group in groups:
             group.scorers_lost_alone += self._is_suspect(group)
@@ -196,7 +195,7 @@ class Scoring:
                 self.purposes.of(group).on_failed(group, text)
 
     def on_lost(self, worker: TextWorker) -> None:
-        """What it was working on is asked for again elsewhere."""
+        """A worker is gone: assign its work to others."""
         self._to_encode = sorted({*self._to_encode, *(g for g in worker.encoding if g in self.state.groups)})
         self._to_score = deque(
             sorted({*self._to_score, *(g for g in worker.scoring if g in self.state.groups)})
@@ -204,7 +203,7 @@ class Scoring:
         worker.encoding, worker.scoring = set(), set()
 
     def assign(self) -> None:
-        """Hand out what is to be encoded and scored, to the worker with the least on its hands."""
+        """Assign encoding and scoring, to the least loaded worker first."""
         while self._to_encode and (worker := self._least_loaded()) is not None:
             chunk, self._to_encode = self._to_encode[:ENCODE_AT_ONCE], self._to_encode[ENCODE_AT_ONCE:]
             worker.encoding.update(chunk)
@@ -219,7 +218,7 @@ class Scoring:
                 worker.scoring.add(group.id)
                 score = Score(group.id, group.score_attempt, _items(group), group.is_evaluation)
                 self.state.send(worker.peer, score)
-            self._to_score.popleft()  # None: it became useless while it waited
+            self._to_score.popleft()  # no group: it was removed while it waited
 
     def _worker_for(self, group: Group) -> TextWorker | None:
         """The least busy reward worker with room.
@@ -233,7 +232,7 @@ class Scoring:
         return min(free, key=lambda worker: worker.load, default=None)
 
     def _is_suspect(self, group: Group) -> bool:
-        """Whether so many workers died over the group that it may be what kills them."""
+        """Whether so many workers died while they scored the group that it may be the cause."""
         return group.scorers_lost >= max(self.state.config.reward.retries, 1)
 
     def _is_with_suspect(self, worker: TextWorker) -> bool:

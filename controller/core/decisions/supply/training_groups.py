@@ -1,8 +1,8 @@
-"""What becomes of a group that is to be trained, at each word of a reward worker about it.
+"""What follows for a training group from each report of a reward worker about it.
 
-Invariants: a group occupies its place in the ledger only with one finite reward and one outcome per
-response; prompts that are all refused, groups that are all filtered and a reward function that never works
-end the run, and what fails rarely costs a retry or the one prompt.
+Invariants: a group occupies its place in the ledger only with one finite reward and one outcome per response;
+the run ends if all prompts are refused, all groups are filtered or the reward function never works; a rare
+failure costs a retry, or one prompt.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
 from strategies.outcomes import EPSILON, TurnsView, outcomes, overlong_penalties
 
-MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
+MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits, and reading on is pointless
 
 
 class TrainingGroups:
-    """The purpose of groups that are no held-out ones."""
+    """The purpose `training`: of all groups but held-out ones."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
@@ -29,18 +29,18 @@ class TrainingGroups:
         self._first_failure = ""
 
     def restart(self) -> None:
-        """The controller was started again: what went wrong before does not count any more."""
+        """The controller was restarted: failures before that do not count any more."""
         self._refused_in_a_row = self._failures_in_a_row = 0
         self._filtered.reset()
 
     def on_encoded(self, group: Group) -> None:
-        """The prompt can start, in its turn."""
+        """The prompt may start when its turn comes."""
         move_group(group, "encoded")
         self.state.prompt_tokens = group.prompt_tokens
         self._refused_in_a_row = 0
 
     def on_refused(self, group: Group, reason: str, worker: str) -> None:
-        """The prompt is left out; where all are, the run ends."""
+        """Leave the prompt out; end the run if all prompts are refused."""
         move_group(group, "refused")
         del self.state.groups[group.id]
         self.state.emit(DropPayload((group.id,)))
@@ -54,7 +54,7 @@ class TrainingGroups:
             self.state.end(text, is_success=False)
 
     def on_scored(self, group: Group) -> None:
-        """Rewards become outcomes, and the group may be trained, unless it carries no signal."""
+        """Turn rewards into outcomes and occupy the group's place, unless the filter drops the group."""
         self._failures_in_a_row = 0
         self.state.mixture.on_scored(group.source, group.rewards)
         if not self._is_kept(group):
@@ -75,7 +75,7 @@ class TrainingGroups:
         self.remove_useless()
 
     def on_call_failed(self, group: Group, told: str) -> bool:
-        """Count a failure of the reward function; one that never works ends the run."""
+        """Count a failure of the reward function; end the run if it never works."""
         del group
         self.state.accounts.counts["reward_failures"] += 1
         self.state.warn_once("reward", told)
@@ -88,24 +88,23 @@ class TrainingGroups:
         return False
 
     def on_failed(self, group: Group, reason: str) -> None:
-        """The prompt is set aside by name; a fresh one takes its place."""
+        """Set the prompt aside, with a warning that names it; a fresh one takes its place."""
         self.state.accounts.counts["prompts/set_aside"] += 1
         self.state.emit(Warn(f"Prompt {group.id} is set aside, and replaced by a fresh one: {reason}"))
         recall.remove(self.state, group, "aborted")
 
     def remove_useless(self) -> None:
-        """Remove what no batch can use any more."""
+        """Remove groups that no batch can use any more."""
         for id in self.state.ledger.useless():
             self.state.accounts.counts["groups/useless"] += 1
             recall.remove(self.state, self.state.groups[id], "aborted")
 
     def _is_kept(self, group: Group) -> bool:
-        """What `staleness.filter` says of it.
+        """Whether `staleness.filter` keeps the group.
 
-        `zero_variance` is about what is trained: where turns have advantages of their own, it is asked about
-        those of the turn in which they differ most, or about all together where they need not compare a turn
-        with the same one of its siblings. A filter of the user's gets the rewards of the responses, whatever
-        is trained.
+        `zero_variance` judges what is trained: where turns have advantages of their own, it is given those of
+        the turn in which they differ most, or of all turns if advantages do not compare a turn with the same
+        turn of siblings. A user's filter is always given the rewards of the responses.
         """
         keep = self.state.strategies.keep
         if not self._is_filtered_by_turn(group):
@@ -123,20 +122,20 @@ class TrainingGroups:
         return self.state.config.filters_by_turn and says_what_turns_earned(group)
 
     def _credit(self, group: Group, penalties: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
-        """The advantages of the turns of each of its responses."""
+        """The advantage of each turn of each response."""
         agent, trainer = self.state.config.agent, self.state.config.trainer
         rewards = tuple(map(tuple, turn_rewards(group, penalties)))
         view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale)
         return tuple(map(tuple, self.state.strategies.credit(view)))
 
     def _filtered_rewards(self, group: Group) -> str:
-        """For people: what the filter went by."""
+        """The rewards that the filter judged, for people."""
         if not self._is_filtered_by_turn(group):
             return _listed(group.rewards)
         return f"of turns {'; '.join(map(_listed, turn_rewards(group)[:8]))}"
 
     def _count_filtered(self, shown: str) -> None:
-        """A filter that lets nothing through leaves nothing to learn from, and would go on for ever."""
+        """Count a filtered group: a filter that drops everything would let the run go on for ever."""
         self._filtered.count(
             f"were dropped by staleness.filter `{self.state.config.staleness.filter}`, the last with the "
             f"rewards {shown}: nothing is left to train on. Rewards that are all alike mean prompts that are "
