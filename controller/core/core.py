@@ -225,7 +225,7 @@ class Core:
         return self._snapshot(map(self._worker_snapshot, self.state.registry.workers.values()))
 
     def snapshot_in_slices(self, workers: int) -> Generator[None, None, ClusterSnapshot]:
-        """The same as a generator, with a pause after each `workers` rows; each row is as old as its slice."""
+        """The same as a generator, with a pause after each `workers` rows; a row is as old as its slice."""
         found: list[WorkerSnapshot] = []
         for place, worker in enumerate([*self.state.registry.workers.values()], 1):
             if self.state.registry.workers.get(worker.peer) is worker:

@@ -1,4 +1,4 @@
-"""Accounts of the run: where tokens and time went, and the line that each train step adds to metrics.jsonl.
+"""Accounts of tokens and time, and the line that each train step adds to metrics.jsonl.
 
 Invariants: generated = trained + aborted + filtered + lost + evaluated + in_flight, at every event; idle
 shares are of the time since the last line; staleness is train_version minus the version of a trajectory's
@@ -24,27 +24,27 @@ ROLLOUT_ONLY = (
 
 
 class Devices(NamedTuple):
-    """On how many devices a run works."""
+    """Number of devices of a run."""
 
     per_instance: int = 1
     trainer: int = 1
 
 
 class Stopwatch:
-    """Time in which something holds, between two looks at it."""
+    """Measures the time in which a condition holds."""
 
     def __init__(self) -> None:
-        self.since: float | None = None  # it holds; None while it does not
+        self.since: float | None = None  # since when the condition holds; None while it does not
         self._total_s = 0.0
 
     def pause(self, now: float) -> None:
-        """It does not hold from now on."""
+        """The condition does not hold from now on."""
         if self.since is not None:
             self._total_s += now - self.since
             self.since = None
 
     def take(self, now: float) -> float:
-        """Seconds in which it held since the last call."""
+        """Seconds in which the condition held since the last call."""
         self.pause(now)
         total_s, self._total_s = self._total_s, 0.0
         return total_s
@@ -53,7 +53,7 @@ class Stopwatch:
 def _with_trainer(
     line: dict[str, object], own: Mapping[str, object], trainer: Mapping[str, float]
 ) -> dict[str, object]:
-    """A line with what the trainer says, under names that neither it nor `own` has."""
+    """The line with the trainer's metrics, renamed where `line` or `own` has the name."""
     for name, value in trainer.items():
         while name in line or name in own:
             name = f"trainer/{name}"
@@ -62,12 +62,12 @@ def _with_trainer(
 
 
 def without_rollout(line: dict[str, object]) -> dict[str, object]:
-    """A line or a summary without what means nothing where responses come out of the data."""
+    """A line or summary without the keys that have no meaning in supervised training."""
     return {key: value for key, value in line.items() if not key.startswith(ROLLOUT_ONLY)}
 
 
 class BusyTime:
-    """Seconds that something was busy, out of seconds that it existed."""
+    """Busy seconds out of all seconds."""
 
     def __init__(self) -> None:
         self.busy_s = 0.0
@@ -75,7 +75,7 @@ class BusyTime:
 
     @property
     def idle(self) -> float:
-        """Share of the time that was idle; 0 before anything was accounted."""
+        """Idle share of the time; 0 before anything was accounted."""
         return 1.0 - self.busy_s / self.total_s if self.total_s > 0 else 0.0
 
 
@@ -86,20 +86,18 @@ class Accounts:
         self.max_staleness = max_staleness
         self.generated = self.trained = self.aborted = self.filtered = self.lost = self.evaluated = 0
         self.in_flight = 0
-        self.given = 0  # tokens that environments have given: in no other count
+        self.given = 0  # tokens given by environments; in no other count
         self.evaluations: dict[str, dict[str, object]] = {}  # "first", "best", "last": headlines of lines
-        self.counts: Counter[str] = Counter()  # rare things: respawns, reward failures, prompts refused ...
-        self.violations = (
-            0  # trained trajectories older than the bound; not 0 only where the rules promise none
-        )
+        self.counts: Counter[str] = Counter()  # of rare incidents: respawns, reward failures, refused prompts
+        self.violations = 0  # trained trajectories beyond the bound; always 0 with a strict ledger
         self.ages: dict[int, int] = {}  # trained trajectories by staleness
-        self.prefilled = self.reused = 0  # tokens of prompts that engines have computed, and found kept
+        self.prefilled = self.reused = 0  # prompt tokens that engines computed, and found in their caches
         self._last_prefilled = self._last_reused = 0
         self._episodes = EpisodeCounts()
-        self.reprefilled = 0  # tokens whose KV was made again: resumed, moved, interrupted
+        self.reprefilled = 0  # tokens whose KV was computed again: resumed, moved or interrupted
         self.is_ending = False
         self.reward_by_step: list[float] = []
-        self.spent_s: dict[str, float] = {}  # seconds by what they went to, as bottleneck.Cause names it
+        self.spent_s: dict[str, float] = {}  # seconds by bottleneck.Cause
         self._trainer, self._rollout = BusyTime(), BusyTime()
         self._trainer_total, self._rollout_total = BusyTime(), BusyTime()
         self._first_step_s: float | None = None
@@ -112,8 +110,7 @@ class Accounts:
     def advance(self, now: float, *, cause: Cause, ready: int, busy: int) -> None:
         """Account the time since the last call to the state that held during it.
 
-        That is what the run waited for, instances that were ready, and those of them that had work. Starting
-        up is not idling.
+        `cause`: what the next step waited for; `ready` and `busy`: instances. Start-up is not idling.
         """
         elapsed, self._now = now - self._now, now
         self.spent_s[cause] = self.spent_s.get(cause, 0.0) + elapsed
@@ -121,7 +118,7 @@ class Accounts:
             busy_s, ready_s = elapsed * busy, elapsed * ready
             training_s = elapsed if cause == "training" else 0.0
             both = (self._rollout, self._trainer), (self._rollout_total, self._trainer_total)
-            for rollout, trainer in both:  # with each event: no calls
+            for rollout, trainer in both:  # inlined, as it runs at each event
                 rollout.busy_s += busy_s
                 rollout.total_s += ready_s
                 trainer.busy_s += training_s
@@ -132,12 +129,12 @@ class Accounts:
         self._seconds[what] = self._seconds.get(what, 0.0) + seconds
 
     def take(self, tokens: int) -> None:
-        """Tokens of a live attempt came in."""
+        """Tokens of a live attempt were reported."""
         self.generated += tokens
         self.in_flight += tokens
 
     def take_late(self, tokens: int) -> None:
-        """Tokens came in that nobody wants any more, which is nobody's loss once the run ends."""
+        """Tokens of an ended attempt were reported: lost, or aborted once the run ends."""
         self.generated += tokens
         if self.is_ending:
             self.aborted += tokens
@@ -145,33 +142,33 @@ class Accounts:
             self.lost += tokens
 
     def close(self, tokens: int, end: Literal["trained", GroupEnd]) -> None:
-        """Groups leave the system, or start again (aborted): what became of their tokens."""
+        """Groups leave the system, or start again (`aborted`): count their tokens accordingly."""
         self.in_flight -= tokens
         setattr(self, end, getattr(self, end) + tokens)
 
     def drop(self, tokens: int) -> None:
-        """A spare response was not needed."""
+        """Count the tokens of a spare response as aborted."""
         self.in_flight -= tokens
         self.aborted += tokens
 
     def lose(self, tokens: int) -> None:
-        """An episode begins anew: what was sampled for it was in vain."""
+        """An episode begins again: count its tokens as lost."""
         self.in_flight -= tokens
         self.lost += tokens
 
     def mask(self, tokens: int) -> None:
-        """An episode counts for nothing, by `agent.on_limit`."""
+        """An episode is masked (`agent.on_limit`): count its tokens as filtered."""
         self.in_flight -= tokens
         self.filtered += tokens
 
     def consume(self, ages: Mapping[int, int]) -> None:
-        """A batch with so many trajectories of each age, in versions, goes to the trainer."""
+        """Count the trajectories of a consumed batch. `ages`: staleness -> trajectories."""
         for age, count in ages.items():
             self.ages[age] = self.ages.get(age, 0) + count
             self.violations += count if age > self.max_staleness else 0
 
     def evaluated_as(self, line: dict[str, object]) -> None:
-        """An evaluation is complete, with this line; the first where those before cannot be compared."""
+        """Note the report of a complete evaluation; it is the first if it cannot be compared with those before."""
         found = headline(line)
         if not is_comparable(self.evaluations.get("last", found), found):
             self.evaluations.clear()
@@ -182,7 +179,7 @@ class Accounts:
         self.evaluations["last"] = found
 
     def tokens(self) -> TokenLedger:
-        """The token ledger now."""
+        """The token counts now."""
         return TokenLedger(**{name: getattr(self, name) for name in TokenLedger.__slots__})
 
     def step_line(
@@ -197,8 +194,7 @@ class Accounts:
     ) -> dict[str, object]:
         """The line of metrics.jsonl for a finished train step.
 
-        What the controller says itself counts: a metric of the `trainer` under such a name is kept as
-        trainer/NAME.
+        A metric of the `trainer` whose name the controller uses itself is written as trainer/NAME.
         """
         elapsed = max(now - self._last_line_s, 1e-9)
         trajectories = batch.pop("trajectories")
@@ -237,10 +233,9 @@ class Accounts:
         return line
 
     def _per_device(self, tokens: int, elapsed: float, devices: Devices) -> dict[str, object]:
-        """Tokens per second that one device makes, and that one device trains on, since the last line.
+        """Tokens per second generated per rollout device and trained per trainer device, since the last line.
 
-        Of rollout the devices of the instances that were ready, on the mean of the time in which any work
-        could be done.
+        Rollout devices are those of ready instances, averaged over the time that was not start-up or pause.
         """
         found: dict[str, object] = {
             "throughput/trained_tokens_per_s_per_device": (self.trained - self._last_trained)
@@ -257,19 +252,19 @@ class Accounts:
         return {"tokens/given": self.given, **self._reused(), **self._episodes.take(self.counts)}
 
     def _reused(self) -> dict[str, object]:
-        """The share of prompts, of later turns as well, that engines had kept, since the last line."""
+        """Share of prompt tokens, of all turns, that engines found in their caches, since the last line."""
         prefilled, reused = self.prefilled - self._last_prefilled, self.reused - self._last_reused
         self._last_prefilled, self._last_reused = self.prefilled, self.reused
         return {"kv/reused": reused / (reused + prefilled)} if reused + prefilled else {}
 
     def _phases(self) -> dict[str, object]:
-        """Shares of the time since the last line by what the run waited for; their sum is 1."""
+        """Shares of the time since the last line, by cause; their sum is 1."""
         spent = {cause: s - self._last_spent_s.get(cause, 0.0) for cause, s in self.spent_s.items()}
         whole = fsum(spent.values())
         return {f"phase/{cause}": s / whole for cause, s in sorted(spent.items())} if whole > 0 else {}
 
     def figures(self, *, cap: float) -> Figures:
-        """What `bottleneck` names the bound by; `cap`: batches that may be in the system."""
+        """Figures for `bottleneck.verdict`; `cap`: batches that may be in the system."""
         rollout = self._rollout_total
         return Figures(len(self.reward_by_step), self.spent_s, rollout.idle if rollout.total_s else None, cap)
 

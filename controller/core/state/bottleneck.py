@@ -1,8 +1,7 @@
-"""Out of the seconds that a run waited for each of its parts, one sentence that names what bounds it.
+"""Names the bottleneck of a run in one sentence, from the seconds that it waited for each of its parts.
 
-Invariants: pure; each moment of a run has gone to exactly one cause (`waiting_for.awaited`);
-time in which somebody whom every step needs is not there, or not there again, is start-up and no
-idling; a pause is none either.
+Invariants: pure; each moment of a run belongs to exactly one cause (`waiting_for.awaited`); time without a
+worker that every step needs counts as start-up, which is not idling, and neither is a pause.
 """
 
 from collections.abc import Mapping
@@ -13,15 +12,15 @@ from controller.config.models import Config
 Cause = Literal[
     "start-up", "paused", "training", "pace", "scoring", "weights", "data", "cap", "rollout", "environments"
 ]
-NO_IDLING = ("start-up", "paused")  # time in which nobody could have done more
-IDLE_WORTH_NAMING = 0.15  # below this share of idle time nobody would change a setting
+NO_IDLING = ("start-up", "paused")  # causes that do not count as idle time
+IDLE_WORTH_NAMING = 0.15  # less idle time than this share is not worth a change of settings
 UNUSED = 0.3  # share of idle time from which more instances would not help
-START_WORTH_NAMING = 0.5  # share of a run, and
-START_WORTH_NAMING_S = 5.0
+START_WORTH_NAMING = 0.5  # share of a run from which start-up is named as the bottleneck,
+START_WORTH_NAMING_S = 5.0  # if it took longer than this
 
 
 class Figures(NamedTuple):
-    """What the verdict goes by."""
+    """The figures that a verdict is based on."""
 
     steps: int
     spent_s: Mapping[str, float]  # by Cause
@@ -43,7 +42,7 @@ def verdict(figures: Figures, config: Config) -> str:
 
 
 def _steady(figures: Figures, config: Config) -> tuple[str, str]:
-    """What bounds the run once all are there ("" if nothing does more than the rest), and what to do."""
+    """What bounds the run after start-up ("" if it is balanced), and what to do about it."""
     spent_s = {cause: s for cause, s in figures.spent_s.items() if cause not in NO_IDLING}
     total_s = max(sum(spent_s.values()), 1e-9)
     share = {cause: s / total_s for cause, s in spent_s.items()}
@@ -81,7 +80,7 @@ WAITS = {
 
 
 def _advice(cause: str, figures: Figures, config: Config) -> tuple[str, str]:
-    """What a wait is called, and what shortens it."""
+    """The name of a cause, and advice that shortens it."""
     staleness, reward = config.staleness, config.reward
     rollout = figures.rollout_idle or 0.0
     bound = staleness.max_staleness

@@ -1,9 +1,9 @@
 """Trajectories that wait for an instance: a multi-level queue by policy version, each level by deadline.
 
-Invariants: only trajectories of started groups are here (their place is reserved); what an instance may run
-is decided by the level, the version of the newest token, and for what has none yet by its group's deadline;
-among those, the earliest deadline comes first, siblings stand together, older groups come before younger
-ones. Fresh groups wait elsewhere, behind all of these.
+Invariants: only trajectories of started groups are here (their place is reserved); the level of a trajectory,
+the version of its newest token, decides which instances may run it, and its group's deadline does while it
+has no token; among those the earliest deadline comes first, siblings stand together, and older groups come
+before younger ones. Fresh groups wait elsewhere, behind all of these.
 """
 
 import heapq
@@ -11,7 +11,7 @@ import heapq
 from controller.core.state.groups import Trajectory
 
 Entry = tuple[int, int, int, int]  # deadline, group, member, attempt
-UNSTARTED = -1  # level of what has no token yet
+UNSTARTED = -1  # level of trajectories without a token
 ANY = 1 << 62
 
 
@@ -22,13 +22,13 @@ class DispatchQueue:
         self._levels: dict[int, list[Entry]] = {}  # newest version -> heap
         self._entries: dict[tuple[int, int], tuple[Trajectory, int]] = {}  # with the deadline
         self.pushed = 0
-        """Trajectories that were ever queued."""
+        """Number of pushes so far."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def push(self, trajectory: Trajectory, deadline: int) -> None:
-        """Queue a trajectory of a group that is due by `deadline`, or change the deadline of one."""
+        """Queue a trajectory of a group that is due by `deadline`, or change its deadline."""
         assert trajectory.state == "queued"
         self._entries[trajectory.id] = trajectory, deadline
         self.pushed += 1
@@ -37,11 +37,11 @@ class DispatchQueue:
 
     @property
     def has_unstarted(self) -> bool:
-        """Whether anything may be queued that has no token yet."""
+        """Whether a trajectory without a token may be queued."""
         return UNSTARTED in self._levels
 
     def newest_level(self) -> int:
-        """The newest version that anything here has a token of; -1 if nothing has one."""
+        """The newest version of any queued token; -1 if there is none."""
         for version in sorted(self._levels, reverse=True):
             if self._first(version) is not None:
                 return version
@@ -74,7 +74,7 @@ class DispatchQueue:
         return trajectory.id in self._entries
 
     def tally(self) -> dict[tuple[int, int], int]:
-        """How many wait, by level and deadline."""
+        """Number of queued trajectories by level and deadline."""
         counts: dict[tuple[int, int], int] = {}
         for trajectory, deadline in self._entries.values():
             key = trajectory.newest_version, deadline

@@ -1,6 +1,6 @@
-"""What an evaluation comes to: pass@k, rewards and lengths, over everything and by data source.
+"""The report of an evaluation: pass@k, rewards and lengths, in total and by data source.
 
-Invariants: a prompt that failed is counted and named, and is in no mean; nothing here decides.
+Invariants: a failed prompt is counted and named, and is in no mean; nothing here decides.
 """
 
 from collections import Counter
@@ -11,23 +11,23 @@ from statistics import fmean, stdev
 
 from controller.core.state.groups import Group
 
-NAMED = 5  # failures that a line tells one by one
-ALIKE = ("data_digest", "threshold")  # of lines that can be compared
+NAMED = 5  # failures that a report names
+ALIKE = ("data_digest", "threshold")  # reports that differ in one of these cannot be compared
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One held-out prompt and its scored responses; only what a line needs of them."""
+    """One held-out prompt and its scored responses, as far as a report needs them."""
 
     rewards: tuple[float, ...]
     lengths: tuple[int, ...]
-    cut: int  # responses that ended for their length
-    versions: dict[int, int]  # policy version -> tokens that it made
-    parts: tuple[tuple[str, tuple[float, ...]], ...] = ()  # rewards that the reward was made of, by name
+    cut: int  # responses cut off by a limit
+    versions: dict[int, int]  # policy version -> tokens
+    parts: tuple[tuple[str, tuple[float, ...]], ...] = ()  # named rewards
 
     @classmethod
     def of(cls, group: Group) -> "Answered":
-        """What is kept of a group that was scored."""
+        """From a scored group."""
         members = list(group.kept)
         versions: Counter[int] = Counter()
         for segment in (segment for member in members for segment in member.segments):
@@ -52,7 +52,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def figures(answered: Sequence[Answered], *, samples: int, threshold: float) -> dict[str, object]:
-    """Figures of these prompts, each with `samples` responses; only the counts where there is none.
+    """Figures of these prompts, each with `samples` responses; only counts if there are none.
 
     `pass@1/stderr` is the standard error over prompts, None for fewer than two.
     """
@@ -105,18 +105,18 @@ def line(
 
 
 def headline(line: Mapping[str, object]) -> dict[str, object]:
-    """What the summary keeps of a line."""
+    """The part of a report that the summary keeps."""
     names = ("policy_version", "prompts", "failed", "reward/mean", "response_length/mean", *ALIKE)
     return {name: value for name, value in line.items() if name in names or name.startswith("pass@")}
 
 
 def is_comparable(line: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether both are of the same prompts, and call the same a pass; a run that goes on may change that."""
+    """Whether two reports are of the same prompts and threshold, which a resumed run may have changed."""
     return all(line.get(name) == other.get(name) for name in ALIKE)
 
 
 def is_better(line: Mapping[str, object], than: Mapping[str, object]) -> bool:
-    """Whether a line is ahead by pass@1, then by mean reward; one without figures is behind all."""
+    """Whether a report is better by pass@1, then by mean reward; one without figures is the worst."""
     return _rank(line) > _rank(than)
 
 

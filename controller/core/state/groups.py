@@ -1,11 +1,11 @@
 """Groups and their trajectories: one prompt, its responses, and where each of them stands.
 
 Invariants: groups and trajectories move as the tables in `transitions` say; an attempt's number grows with
-every route, also over a restart of its group, so that words of an abandoned attempt are recognised; its
-segments never change, only grow, and the versions of sampled ones never decrease; a group is scored only with
-exactly `size` responses, and what else it had is dropped. A response is one trajectory; an agent's is an
-episode, of one trajectory or more: the k-th of episode e is member `e + k * episodes`, each begins with a
-given run, and each of its turns follows one.
+every route, also over a restart of its group, so that late reports of an abandoned attempt are recognized;
+segments only grow, and the versions of sampled ones never decrease; a group is scored with exactly `size`
+responses, and its spare ones are dropped. A response is one trajectory; an agent's is an episode of one or
+more trajectories: the k-th of episode e is member `e + k * episodes`, and each of its turns follows tokens
+given by the environment.
 """
 
 from collections.abc import Iterator
@@ -27,32 +27,32 @@ class Group:
     state: GroupState = "encoding"
     prompt_tokens: int = 0
     source: int = 0  # number of the source of its prompt
-    source_row: int = 0  # of its prompt, counted over what the run has read of the source
+    source_row: int = 0  # number of its prompt among those read from the source
     prompt: int = 0  # identity of its prompt, equal for equal rows; 0: it has none
-    window: int = -1  # of prompts, that the sampler ordered; -1: none
+    window: int = -1  # window of prompts that the sampler ordered; -1: none
     expected_log: float = 0.0  # mean log(1 + tokens) of its responses, as the sampler expected it
-    seen: float = 0.0  # earlier responses to its prompt that this is based on
+    seen: float = 0.0  # number of earlier responses to its prompt that this is based on
     policy_version: int | None = None  # oldest version that any member was started under; the group's age
     size: int = 0  # responses that are trained
-    members: list[Trajectory] = field(default_factory=list)  # size, and spare ones; of an agent, and forks
+    members: list[Trajectory] = field(default_factory=list)  # `size` and spare ones; forks, too, of an agent
     episodes: list[Episode] = field(default_factory=list)  # of an agent: one for each response
     finished_lengths: list[int] = field(default_factory=list)  # of responses, in the order of their ends
     starts: int = 0  # 1, and one more for each time that it was started over
-    is_cut_short: bool = False  # what runs ends where it is: a straggler at its deadline
+    is_cut_short: bool = False  # whether its running responses were told to end where they are
     rewards: tuple[float, ...] = ()
     reward_parts: tuple[tuple[str, tuple[float, ...]], ...] = ()
-    outcomes: tuple[float, ...] = ()  # what TrainItem.outcome says of each
+    outcomes: tuple[float, ...] = ()  # TrainItem.outcome of each response
     turn_outcomes: tuple[tuple[float, ...], ...] = ()  # of each response, by turn; (): all tokens alike
     score_attempt: int = 0
     score_failures: int = 0
     scorers_lost: int = 0  # reward workers that died or went silent while it was scored
-    scorers_lost_alone: int = 0  # of those, the ones that were given nothing else to score, to find out
+    scorers_lost_alone: int = 0  # those of them that scored nothing else
     contribution: Contribution | None = None  # while it is occupied
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
-        """Begin generating: create the trajectories, all queued; `spare` are started and not needed.
+        """Begin generating: create `size` + `spare` trajectories, all queued.
 
-        Those of an agent are there, and have asked.
+        The trajectories of an agent exist already, and have asked for their first turns.
         """
         move_group(self, "started")
         self.policy_version, self.size = policy_version, size
@@ -67,7 +67,7 @@ class Group:
         ]
 
     def begin(self, episodes: int) -> None:
-        """Its episodes are to begin: each has one trajectory, which waits for its environment."""
+        """Create its episodes, each with one trajectory that waits for its environment."""
         move_group(self, "begun")
         trials = [episode.trial for episode in self.episodes] or [0] * episodes
         attempts = [max(m.attempt for m in self.of(one)) for one in self.episodes] or [0] * episodes
@@ -80,7 +80,7 @@ class Group:
     def fork(self, episode: Episode, number: int, *, is_trained: bool) -> Trajectory:
         """Give an episode another trajectory, which waits for its environment.
 
-        Numbers before it that other episodes have not used are held by trajectories that are dropped.
+        Unused numbers before it are filled with dropped trajectories.
         """
         while len(self.members) <= number:
             self.members.append(Trajectory(TrajectoryId(self.id, len(self.members)), 0))
@@ -95,29 +95,29 @@ class Group:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether its prompt is a held-out one: it is never trained, and has no place in the ledger."""
+        """Whether its prompt is held out: it is never trained, and has no place in the ledger."""
         return self.id >= FIRST_EVALUATION_GROUP
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many responses are finished as are trained."""
+        """Whether `size` responses are finished."""
         return len(self.finished_lengths) >= self.size
 
     def of(self, episode: Episode) -> list[Trajectory]:
-        """The trajectories of an episode, numbers that it has not used among them."""
+        """The trajectories of an episode, with the placeholders of unused numbers."""
         return self.members[episode.number :: len(self.episodes)]
 
     def response_of(self, member: Trajectory) -> int:
-        """The number of the response that a trajectory belongs to: that of its episode, or its own."""
+        """Number of the response that a trajectory belongs to: that of its episode, or its own."""
         return member.id.member % len(self.episodes) if self.episodes else member.id.member
 
     def episode_of(self, number: int) -> Episode:
-        """Whose trajectory this is."""
+        """The episode of trajectory `number`."""
         return self.episodes[number % len(self.episodes)]
 
     @property
     def trained(self) -> Iterator[Trajectory]:
-        """The trajectories that are trained, those of one episode together."""
+        """Trained trajectories, those of one episode together."""
         if not self.episodes:
             return self.kept
         members = (member for episode in self.episodes for member in self.of(episode))
@@ -125,14 +125,14 @@ class Group:
 
     @property
     def kept(self) -> Iterator[Trajectory]:
-        """The responses that are scored and trained; of an episode, its first trajectory."""
+        """Scored and trained responses; an episode stands as its first finished trajectory."""
         if not self.episodes:
             return (member for member in self.members if member.state == "finished")
         return (self._finished_of(episode)[0] for episode in self.kept_episodes)
 
     @property
     def kept_episodes(self) -> list[Episode]:
-        """Those that are scored and trained."""
+        """Episodes that are scored and trained."""
         return [episode for episode in self.episodes if self._finished_of(episode)]
 
     def _finished_of(self, episode: Episode) -> list[Trajectory]:
@@ -140,12 +140,12 @@ class Group:
 
     @property
     def places(self) -> dict[int, int]:
-        """The place among `kept` of each response, by its number."""
+        """Place of each response among `kept`, by its number."""
         return {self.response_of(member): place for place, member in enumerate(self.kept)}
 
     @property
     def response_lengths(self) -> list[int]:
-        """Sampled tokens of each of `kept`; of an episode, those of all its trajectories."""
+        """Sampled tokens of each response of `kept`; of an episode, of all its trajectories."""
         if not self.episodes:
             return [member.response_tokens for member in self.kept]
         found = [self._finished_of(episode) for episode in self.kept_episodes]
@@ -153,7 +153,7 @@ class Group:
 
     @property
     def response_tokens(self) -> int:
-        """Tokens generated for the group so far, dropped members apart."""
+        """Tokens generated for the group so far, without dropped members."""
         return sum(member.response_tokens for member in self.members if member.state != "dropped")
 
     def finish(self, member: Trajectory, ending: Ending) -> None:
@@ -167,7 +167,7 @@ class Group:
         member.ending = ending
 
     def oldest_token_version(self) -> int:
-        """Version of the oldest token that is trained, which is never older than `policy_version`."""
+        """Version of the oldest trained token, which is never older than `policy_version`."""
         assert self.policy_version is not None, f"group {self.id} has not started"
         first = [version for member in self.trained if (version := member.first_version) >= 0]
         return min(first, default=self.policy_version)
@@ -177,8 +177,7 @@ class Group:
     ) -> Trajectory | None:
         """Give the tokens of a delta to the member that it continues; None if the delta is late.
 
-        A late one is of an attempt that does not run there any more, of tokens that are known, or of an older
-        version.
+        A late delta is of an attempt that does not run at `peer`, of known tokens, or of an older version.
         """
         member = self.members[number] if number < len(self.members) else None
         if (
@@ -190,7 +189,7 @@ class Group:
             or self.policy_version is None
         ):
             return None
-        # below its group's version: the pull that this attempt was to wait for has failed
+        # older than its group: the pull that was to come before this attempt has failed
         if count and (
             policy_version < self.policy_version or not member.extend(attempt, policy_version, count)
         ):
@@ -198,7 +197,7 @@ class Group:
         return member
 
     def check(self) -> None:
-        """What holds in the state that the group is in, of itself and of its members."""
+        """Assert what holds of the group and its members in its state."""
         here = f"group {self.id} is {self.state}"
         assert self.state in GROUP.states, here
         assert self.state != GONE, f"{here}, and still among the groups"
@@ -222,7 +221,7 @@ class Group:
             assert bool(member.ending) == (member.state == "finished"), f"{member.id} is {member.state}"
 
     def contribute(self) -> Contribution:
-        """What the group brings to its batch. Call when it is scored; it does not change from then on."""
+        """The group's contribution to its batch. Call it once the group is scored; it never changes."""
         if self.contribution is None:
             self.contribution = contribution_of(self)
         return self.contribution

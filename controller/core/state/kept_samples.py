@@ -1,8 +1,8 @@
-"""Which groups of a batch are kept for people to read, and what is told of them.
+"""Samples: chooses the groups of a batch that are kept for people to read.
 
-Invariants: a pure function of the batch, the step and the run's seed, so that a replay names the same groups;
-of each four, two are those with the widest spread of rewards, one is drawn by a seed, and one is the oldest.
-Of an evaluation those are kept that failed, the lowest rewards first.
+Invariants: a pure function of the batch, the step and the run's seed, so that a replay chooses the same
+groups; of each four, two have the widest spread of rewards, one is drawn at random, and one is the oldest. Of
+an evaluation, failed prompts are kept, the lowest rewards first.
 """
 
 import random
@@ -16,29 +16,29 @@ from protocol.messages import TrainItem
 if TYPE_CHECKING:
     from controller.core.state.groups import Group, Trajectory
 
-MOST_TOKENS = 4 << 20  # of which a trainer reports: a frame of 16 MiB, a quarter of what one may have
+MOST_TOKENS = 4 << 20  # on which the trainer reports: 16 MiB in a frame, a quarter of the limit
 HELD_OUT = "held out"
 TURN = ("spread", "spread", "random", "oldest")
 
 
 class KeptGroup(NamedTuple):
-    """A group that was scored, as far as the core knows it; its tokens are in the payload store."""
+    """A scored group as far as the core knows it; its tokens are in the payload store."""
 
     group: int
-    why: str  # spread, random or oldest: what it was chosen for; or HELD_OUT
+    why: str  # why it was chosen: spread, random, oldest or HELD_OUT
     items: tuple[TrainItem, ...]
-    parts: tuple[tuple[str, tuple[float, ...]], ...]  # of the rewards, by name, in the order of items
+    parts: tuple[tuple[str, tuple[float, ...]], ...]  # named rewards, in the order of items
 
 
 class WorstAnswers:
-    """The held-out prompts of one evaluation that failed, at most so many; payload waits for its end."""
+    """Failed held-out prompts of one evaluation, `most` at most; their payload is kept until its end."""
 
     def __init__(self, most: int = 0) -> None:
         self._most = most
         self._found: list[tuple[float, int, KeptGroup]] = []  # with mean rewards, the lowest first
 
     def take(self, group: "Group", threshold: float) -> tuple[int, ...]:
-        """Look at one that was scored; returns the groups whose payload nobody needs any more."""
+        """Consider a scored group; returns the groups whose payload is no longer needed."""
         if not self._most or min(group.rewards, default=threshold) >= threshold:
             return (group.id,)
         places = group.places
@@ -50,12 +50,12 @@ class WorstAnswers:
 
     @property
     def groups(self) -> tuple[KeptGroup, ...]:
-        """Those that are kept."""
+        """The groups to keep."""
         return tuple([one for *_, one in self._found])
 
 
 def choose(groups: Sequence["Group"], count: int, *, step: int, seed: int) -> list[tuple["Group", str]]:
-    """At most `count` of these scored groups, each once, with what it was chosen for."""
+    """At most `count` of these scored groups, each once, with the reason."""
     dice = random.Random(f"{seed}/samples/{step}")
     left = sorted(groups, key=lambda group: group.id)
     brought = [group.contribute() for group in left]
@@ -75,7 +75,7 @@ def choose(groups: Sequence["Group"], count: int, *, step: int, seed: int) -> li
 
 
 def asked_groups(kept: Sequence[KeptGroup]) -> tuple[int, ...]:
-    """Those of them of whose tokens the trainer is to say what it found, as far as one report may."""
+    """The samples on whose tokens the trainer is to report, as many as one report may hold."""
     asked: list[int] = []
     left = MOST_TOKENS
     for one in kept:
@@ -87,7 +87,7 @@ def asked_groups(kept: Sequence[KeptGroup]) -> tuple[int, ...]:
 
 
 def kept_groups(groups: Sequence["Group"], *, count: int, step: int, seed: int) -> tuple[KeptGroup, ...]:
-    """What to keep of the batch that these scored groups are, for the step that it makes."""
+    """Samples of a batch of scored groups, for the step that it makes."""
     chosen = choose(groups, count, step=step, seed=seed) if count else []
     return tuple(_kept(group, why, group.contribute().items) for group, why in chosen)
 
@@ -97,7 +97,7 @@ def _kept(group: "Group", why: str, items: tuple[TrainItem, ...]) -> KeptGroup:
 
 
 def _answer(group: "Group", member: "Trajectory", places: Mapping[int, int]) -> TrainItem:
-    """A trajectory of a held-out group: nothing is trained of it, so it has no advantage."""
+    """The item of a held-out trajectory, which is not trained and has no advantage."""
     response = group.response_of(member)
     return TrainItem(
         group.id,
@@ -112,7 +112,7 @@ def _answer(group: "Group", member: "Trajectory", places: Mapping[int, int]) -> 
 
 
 def _parts(group: "Group", items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """Each trajectory of an episode has those of the episode."""
+    """Named rewards per item; the trajectories of an episode all have those of the episode."""
     if not group.episodes:
         return group.reward_parts
     place_of = group.places

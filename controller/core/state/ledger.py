@@ -22,8 +22,8 @@ from controller.core.state.snapshot import BufferSnapshot
 def buffer_state(is_ready: bool, free: int) -> str:
     """The state of a buffer, in the words of the StaleFlow paper.
 
-    It says whether the buffer can be consumed, and whether groups may start in it. STUCK: neither, it waits
-    for what runs.
+    It says whether the buffer can be consumed, and whether groups may start in it. STUCK: neither, as it
+    waits for running groups.
     """
     if is_ready:
         return "READY_WITH_CAPACITY" if free else "READY"
@@ -31,13 +31,13 @@ def buffer_state(is_ready: bool, free: int) -> str:
 
 
 class LedgerBase:
-    """Who is reserved and who is occupied: what every ledger counts."""
+    """Reserved and occupied groups, which every ledger counts."""
 
     def __init__(self) -> None:
-        self._reserved: dict[int, int] = {}  # group -> what the ledger binds it to, in the order of starts
+        self._reserved: dict[int, int] = {}  # group -> its deadline or version, in the order of starts
         self._occupied: dict[int, int] = {}  # in the order of completion
         self._sources: dict[int, int] = {}  # group -> the source of its prompt
-        self.by_source: dict[int, int] = {}  # source of prompts -> groups that are here
+        self.by_source: dict[int, int] = {}  # source of prompts -> its groups in the ledger
 
     def __len__(self) -> int:
         return len(self._reserved) + len(self._occupied)
@@ -56,7 +56,7 @@ class LedgerBase:
         return len(self._occupied)
 
     def check(self) -> None:
-        """A group is here at most once, and counts for its source."""
+        """Assert that a group is here at most once, and counted for its source."""
         assert not self._reserved.keys() & self._occupied.keys()
         assert self._sources.keys() == self._reserved.keys() | self._occupied.keys()
         counts = Counter(self._sources.values())
@@ -92,7 +92,7 @@ class Ledger(LedgerBase):
         self.train_version = train_version
         self._due: dict[int, int] = {}  # deadline -> unconsumed groups
         self._due_occupied: dict[int, int] = {}  # deadline -> those of them that are occupied
-        self._slacks = self._counted_slacks()  # counted by whoever changes them, never by who only looks
+        self._slacks = self._counted_slacks()  # updated by every change, never by a look
 
     def begin_at(self, train_version: int) -> None:
         """The next batch is for this version. Call it only while no group is in the ledger."""
@@ -128,7 +128,7 @@ class Ledger(LedgerBase):
     def reach(self, policy_version: int) -> int:
         """The latest deadline of a group that may include a member started under this version.
 
-        A group that is due later would take a place that is promised.
+        A group that is due later would take a place that is promised to others.
         """
         deadline = policy_version + self.max_staleness
         if deadline < self.train_version:
@@ -234,13 +234,13 @@ class Ledger(LedgerBase):
         return sorted({*past, *idle})
 
     def settle(self) -> list[int]:
-        """Fix occupied groups that are in the next batch whatever comes, earliest deadline first.
+        """Fix occupied groups that will certainly be in the next batch, earliest deadline first.
 
         A trainer may begin on them. They are due now from here on, so that no later start displaces them.
 
-        Only groups are taken that the earliest deadlines would give the batch anyway; among equal deadlines
-        those that are complete first. So L2 holds afterwards: of a group's forerunners and itself, no more
-        than `batch_groups` are due by any date before its own. Without redundancy only.
+        Only groups that the earliest deadlines would give the batch anyway are fixed; among equal deadlines,
+        those completed first. So L2 holds afterwards: of a group and those before it, no more than
+        `batch_groups` are due by any date before its own. Only without redundancy.
         """
         assert not self.spare_groups, "with redundancy no group is certain before its batch"
         settled: list[int] = []
@@ -283,7 +283,7 @@ class Ledger(LedgerBase):
         return tuple(found)
 
     def _keeps(self, version: int, occupied: dict[int, int]) -> bool:
-        """Whether what is left after this batch, and those before it, fits into the ones after."""
+        """Whether the groups left after this batch and those before it fit into the later batches."""
         left = 0
         for due in self._window():
             left += self._due.get(due, 0) - self._due_occupied.get(due, 0) + occupied.get(due, 0)
@@ -292,7 +292,7 @@ class Ledger(LedgerBase):
         return True
 
     def blockers(self) -> list[int]:
-        """Reserved groups that the next batch has to wait for because their deadline is now."""
+        """Reserved groups that the next batch has to wait for, as their deadline is now."""
         if not self._due.get(self.train_version, 0):
             return []
         return [group for group, due in self._reserved.items() if due == self.train_version]

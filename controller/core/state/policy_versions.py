@@ -1,9 +1,9 @@
-"""Published policy versions: where each lies, who still needs it, which may be freed.
+"""Published policy versions: where each lies, and which may be pulled or freed.
 
-Invariants: a version is visible from its publication to its retirement and never changes between; versions
-are published in order, but one that is held may be shown again; the newest is never retired; nobody is told
-to pull a version that is not visible, or that was lost with its trainer and is not made again yet. Versions
-move as the table in `transitions` says.
+Invariants: a version is visible from its publication to its retirement and does not change in between;
+versions are published in order, but one held for an evaluation may be shown again; the newest is never
+retired; no instance is told to pull a version that is not visible, or was lost with its trainer and is not
+published again yet. Versions move as the table in `transitions` says.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from controller.core.state.transitions import VersionEvent, VersionState, next_of_version
 from protocol.ids import PeerId
 
-UNSURE_FREED = 16  # a trainer that died may not have freed the last of the versions that it was told to
+UNSURE_FREED = 16  # last versions to be freed, which a trainer that died may not have freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +26,27 @@ class Published:
 
 
 class PullRests:
-    """Instances that are not to pull a version again before a time, since it has failed there at once."""
+    """Instances whose pull of a version has failed, and that wait some time before they try again."""
 
     def __init__(self) -> None:
         self._until: dict[PeerId, tuple[int, float]] = {}
 
     def add(self, peer: PeerId, policy_version: int, until: float) -> None:
-        """Let it rest."""
+        """Let an instance rest from pulling this version."""
         self._until[peer] = policy_version, until
 
     def has(self, peer: PeerId, policy_version: int) -> bool:
-        """Whether it rests from pulling this version."""
+        """Whether an instance rests from pulling this version."""
         return peer in self._until and self._until[peer][0] == policy_version
 
     def next(self) -> float | None:
-        """When the first rest is over."""
+        """End of the first rest; None if there is none."""
         if not self._until:  # nearly always
             return None
         return min(until for _, until in self._until.values())
 
     def end(self, now: float) -> bool:
-        """End what is over; whether anything was."""
+        """Remove rests that are over; returns whether there were any."""
         if not self._until:
             return False
         over = [peer for peer, (_, until) in self._until.items() if until <= now]
@@ -55,7 +55,7 @@ class PullRests:
         return bool(over)
 
     def end_all(self) -> None:
-        """What failed is published again, elsewhere maybe: whoever rests may pull at the next decision."""
+        """Let all resting instances pull at the next decision: the version was published again."""
         self._until = {peer: (version, 0.0) for peer, (version, _) in self._until.items()}
 
 
@@ -66,12 +66,12 @@ class PolicyVersions:
         self._visible: dict[int, Published] = {}
         self._newest: Published | None = None
         self._states: dict[int, VersionState] = {}  # of those in `_visible`
-        self._pulled: dict[int, None] = {}  # visible versions that somebody has had whole
+        self._pulled: dict[int, None] = {}  # visible versions that an instance has pulled
         self.rests = PullRests()
         self.freed: deque[int] = deque(maxlen=UNSURE_FREED)
-        """Versions that the trainer was told to free last."""
+        """The last versions that the trainer was told to free."""
         self.passed = -1
-        """The trainer that is there shows none up to this one any more, unless it is visible."""
+        """The attached trainer will publish no version up to this one, except again a visible one."""
 
     @property
     def newest(self) -> Published | None:
@@ -79,11 +79,11 @@ class PolicyVersions:
         return self._newest
 
     def get(self, policy_version: int) -> Published | None:
-        """A version that can be pulled; None if it is not, or not any more."""
+        """A visible version; None if it is not visible."""
         return self._visible.get(policy_version)
 
     def publish(self, version: Published) -> bool:
-        """Make a version visible; False if it is not newer than the newest (a repeated or late word)."""
+        """Make a version visible; False if it is not newer than the newest (a repeated or late message)."""
         newest = self.newest
         if newest is not None and version.policy_version <= newest.policy_version:
             return False
@@ -94,22 +94,22 @@ class PolicyVersions:
         return True
 
     def pulled(self, policy_version: int) -> None:
-        """An instance has this version, so it is what was published."""
+        """An instance has pulled this version, so what was published is intact."""
         if policy_version in self._visible:
             self._pulled[policy_version] = None
 
     def was_pulled(self, policy_version: int) -> bool:
-        """Whether an instance has had it."""
+        """Whether an instance has pulled it."""
         return policy_version in self._pulled
 
     def lose(self, policy_version: int) -> None:
-        """The newest version is not where it was, and will be published again."""
+        """The newest version was lost with its trainer, and will be published again."""
         assert self._newest is not None, "no version was published"
         assert policy_version == self._newest.policy_version
         self._move(policy_version, "lost")
 
     def is_lost(self, policy_version: int) -> bool:
-        """Whether it is no use to pull this version now."""
+        """Whether this version is lost, so that it cannot be pulled now."""
         return self._states.get(policy_version) == "lost"
 
     def has_reached(self, policy_version: int) -> bool:
@@ -131,7 +131,7 @@ class PolicyVersions:
         return True
 
     def show_again(self, version: Published) -> None:
-        """A version that was forgotten is there again, although there are newer ones."""
+        """Make a forgotten version visible again, although there are newer ones."""
         self._move(version.policy_version, "shown_again")
         self._visible[version.policy_version] = version
 
@@ -143,7 +143,7 @@ class PolicyVersions:
         self._visible, self._newest, self._pulled, self.passed = {}, None, {}, -1
 
     def retire(self, needed: set[int]) -> list[int]:
-        """Take out every version but the newest and those that somebody needs; returns them, oldest first."""
+        """Retire all versions but the newest and those `needed`; returns them, oldest first."""
         if not self._visible:
             return []
         newest = max(self._visible)
@@ -155,11 +155,11 @@ class PolicyVersions:
         return retired
 
     def state(self, policy_version: int) -> VersionState:
-        """Where a version stands."""
+        """The state of a version."""
         return self._states.get(policy_version, "hidden")
 
     def check(self) -> None:
-        """What can be pulled has a state, and only the newest may be lost."""
+        """Assert that visible versions have a state, and only the newest may be lost."""
         assert self._states.keys() == self._visible.keys(), f"{self._states} of {self.visible}"
         assert self._pulled.keys() <= self._visible.keys(), f"{self._pulled} of {self.visible}"
         newest = -1 if self._newest is None else self._newest.policy_version

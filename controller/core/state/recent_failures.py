@@ -1,22 +1,22 @@
-"""What has gone wrong lately, for the people who watch: respawns, pulls that failed, and preemptions.
+"""Recent failures, for alarms: respawns, failed pulls and preemptions.
 
-Invariants: no decision reads it; how much is remembered does not grow with the run; what has risen above its
-limit counts as too much until it is half of that, so that it neither comes and goes nor is forgotten at once.
+Invariants: no decision reads them; memory does not grow with the run; a count that exceeded its limit counts
+as too much until it is half of that, so that an alarm neither flaps nor vanishes at once.
 """
 
 from collections import deque
 from typing import NamedTuple
 
-WINDOW_S = 600.0  # in which failures count as recent
+WINDOW_S = 600.0  # age up to which failures count as recent
 MOST = 128  # failures of one kind that are remembered
-FEW_RESPAWNS, FEW_PULLS = 5, 3  # that are too many, in a small fleet
-SHARE = 0.1  # of a large fleet's workers: as many failures are too many
-STEPS = 5  # in which preemptions count as recent
-PREEMPTED_SHARE = 0.05  # of the responses that were trained: more preemptions are too many
+FEW_RESPAWNS, FEW_PULLS = 5, 3  # so many are too many in a small fleet
+SHARE = 0.1  # in a large fleet, failures of this share of its workers are too many
+STEPS = 5  # train steps in which preemptions count as recent
+PREEMPTED_SHARE = 0.05  # more preemptions than this share of trained responses are too many
 
 
 class Failure(NamedTuple):
-    """One of a kind."""
+    """One failure."""
 
     at_s: float
     who: str
@@ -24,23 +24,23 @@ class Failure(NamedTuple):
 
 
 class Failures:
-    """Those of one kind."""
+    """Failures of one kind."""
 
     def __init__(self, few: int) -> None:
-        """`few`: too many within WINDOW_S, in a fleet that is not large."""
+        """`few`: the number within WINDOW_S that is too many in a small fleet."""
         self._few = self._many = few
         self._is_raised = False
         self._seen: deque[Failure] = deque(maxlen=MOST)
 
     def add(self, failure: Failure, *, fleet: int) -> None:
-        """One more; `fleet`: workers that it could have happened to."""
+        """Add a failure; `fleet`: number of workers that it could have happened to."""
         self._is_raised = bool(self.too_many(failure.at_s))
         self._many = min(MOST, max(self._few, round(SHARE * fleet)))
         self._seen.append(failure)
         self._is_raised = self._is_raised or len(self._recent(failure.at_s)) >= self._many
 
     def too_many(self, now_s: float) -> list[Failure]:
-        """The recent ones if there were too many and have not become half as many since; else none."""
+        """Recent failures, if there were too many and they have not halved since; else none."""
         found = self._recent(now_s) if self._is_raised else []
         return found if 2 * len(found) > self._many else []
 
@@ -49,7 +49,7 @@ class Failures:
 
 
 class Preemptions:
-    """How many responses engines pushed back for want of KV memory, by the responses that were trained."""
+    """Preemptions for lack of KV memory, relative to trained responses."""
 
     def __init__(self) -> None:
         self._totals: deque[tuple[int, int]] = deque([(0, 0)], maxlen=STEPS + 1)
@@ -73,7 +73,7 @@ class Preemptions:
 
 
 class RecentFailures:
-    """All kinds of one run."""
+    """Failures of all kinds."""
 
     def __init__(self) -> None:
         self.respawns, self.pulls = Failures(FEW_RESPAWNS), Failures(FEW_PULLS)

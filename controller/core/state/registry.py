@@ -1,10 +1,10 @@
-"""Workers that the controller knows: who is attached, who is expected, who has fallen silent.
+"""Registry of workers: which are attached, expected or silent.
 
-Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only
-between Ready and Detach, loss or closure, and while it is absent keeps what it had; an instance's load counts
+Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only between
+Ready and Detach, loss or closure, and keeps its trajectories while it is absent; an instance's load counts
 every route and return that the core has decided, acknowledged or not (StaleFlow's speculative state), and
-changes only by `place`, `take`, `grow`, `expect`, `has_pulled` and `hand_over`;
-nothing here costs more than the logarithm of the number of workers per event.
+changes only by `place`, `take`, `grow`, `expect`, `has_pulled` and `hand_over`; the cost per event is at most
+logarithmic in the number of workers.
 """
 
 import heapq
@@ -20,8 +20,8 @@ from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Attach, InstanceStatus, MachineUse, Role
 from strategies.fitting import OnlineFit
 
-AHEAD = 2  # times what a reward worker scores at once: the next groups are there when the first are done
-MIN_IN_HAND = 4  # for quick functions, where a group takes less time than its way to the worker
+AHEAD = 2  # a reward worker gets this many times the groups it scores at once, so that it never runs dry
+MIN_IN_HAND = 4  # least groups it gets, for functions that take less time than a message
 
 
 @dataclass(slots=True)
@@ -33,13 +33,13 @@ class Worker:
     role: Role
     last_heard: float
     state: WorkerState = "attached"
-    lease_s: float | None = None  # that it may be silent for; None when it is attached no more
+    lease_s: float | None = None  # silence after which it is lost; None when it is not attached any more
     host: str = ""
-    endpoint: str = ""  # where it hands policy versions to other hosts; "" until it says so
-    is_asked: bool = False  # to do so
+    endpoint: str = ""  # where it relays policy versions to other hosts; "" until it has reported it
+    is_asked: bool = False  # whether it was asked for its endpoint
     told: Told = field(default_factory=lambda: Told(0.0))
-    usage: MachineUse | None = None  # of its machine; None until it says so
-    device: Literal["own", "none", "held", "releasing"] = "own"  # one is shared in a colocated run
+    usage: MachineUse | None = None  # use of its machine; None until reported
+    device: Literal["own", "none", "held", "releasing"] = "own"  # "own" unless the run is colocated
 
     @property
     def ready(self) -> bool:
@@ -48,12 +48,12 @@ class Worker:
 
     @property
     def is_absent(self) -> bool:
-        """Whether it was attached to the controller before this one, and may come back."""
+        """Whether it was attached to an earlier controller, and may come back."""
         return self.state == "absent"
 
     @property
     def deadline(self) -> float | None:
-        """When it is lost unless it is heard."""
+        """When it is lost unless it is heard before; None if it is not attached."""
         return None if self.lease_s is None else self.last_heard + self.lease_s
 
 
@@ -63,25 +63,25 @@ class Instance(Worker):
 
     capacity: int = 0
     kv_tokens: int = 0
-    policy_version: int = -1  # that it samples from; -1 before its first pull
-    pulling: int | None = None  # version that it was told to load
+    policy_version: int = -1  # version that it samples from; -1 before its first pull
+    pulling: int | None = None  # version that it is loading
     pull_failures: int = 0  # in a row
-    pull_s: float = 0.0  # that the last pull took
-    id: int = 0  # order of attaching: what strategies call it by
+    pull_s: float = 0.0  # duration of the last pull
+    id: int = 0  # its number for strategies, in the order of attaching
     resident_tokens: int = 0
-    expected_tokens: int = 0  # prompt and predicted response tokens of what runs, at the end
-    urgent: int = 0  # trajectories that need much of the time that is left until their group is due
+    expected_tokens: int = 0  # prompt and predicted final response tokens of running trajectories
+    urgent: int = 0  # running trajectories that need much of the time until their group is due
     running: dict[TrajectoryId, int] = field(default_factory=dict)  # id -> attempt
-    promised: dict[TrajectoryId, int] = field(default_factory=dict)  # of those, routed behind the pull
-    parked: dict[TrajectoryId, int] = field(default_factory=dict)  # of ended turns: tokens
-    evaluating: int = 0  # of those that run, those that answer held-out prompts
+    promised: dict[TrajectoryId, int] = field(default_factory=dict)  # those routed behind the pull
+    parked: dict[TrajectoryId, int] = field(default_factory=dict)  # trajectories between turns: cached tokens
+    evaluating: int = 0  # running trajectories that answer held-out prompts
     status: InstanceStatus | None = None
-    fit: OnlineFit | None = None  # None: a profile counts, or nothing was seen yet
-    kv_share: float = 1.0  # of kv_tokens that it is given; preemptions lower it
+    fit: OnlineFit | None = None  # None: a fixed profile is used, or nothing was observed yet
+    kv_share: float = 1.0  # share of kv_tokens that is filled; preemptions lower it
 
     @property
     def is_routable(self) -> bool:
-        """Whether it can take a trajectory at all now."""
+        """Whether it can take trajectories now."""
         version = self.policy_version if self.pulling is None else self.pulling
         return self.state == "ready" and version >= 0 and self.device in ("own", "held")
 
@@ -89,17 +89,17 @@ class Instance(Worker):
     def next_version(self) -> int:
         """Version that the next trajectory sent to it is sampled from.
 
-        Messages keep their order, so a route behind a pull runs under what was pulled.
+        Messages keep their order, so a route behind a pull runs under the pulled version.
         """
         return self.policy_version if self.pulling is None else self.pulling
 
 
 @dataclass(slots=True)
 class TextWorker(Worker):
-    """A reward worker: the text side of the run (prompts to tokens, responses to rewards)."""
+    """A reward worker: it encodes prompts and scores responses."""
 
-    capacity: int = 0  # groups that it scores at once; 0: it has not said
-    encoding: set[int] = field(default_factory=set)  # groups asked for and not answered
+    capacity: int = 0  # groups that it scores at once; 0: unknown
+    encoding: set[int] = field(default_factory=set)  # groups that it is encoding
     scoring: set[int] = field(default_factory=set)
 
     @property
@@ -109,12 +109,12 @@ class TextWorker(Worker):
 
     @property
     def load(self) -> float:
-        """What it works on, by what it can do at once."""
+        """Groups that it works on, relative to its capacity."""
         return self.pending / max(self.capacity, 1)
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be given a group more: what waits for its turn there, another may be free for."""
+        """Whether it may get another group to score; more would only wait there."""
         return not self.capacity or len(self.scoring) < max(AHEAD * self.capacity, MIN_IN_HAND)
 
 
@@ -122,34 +122,34 @@ class TextWorker(Worker):
 class AgentWorker(Worker):
     """A worker that runs the functions of agents."""
 
-    capacity: int = 0  # episodes that it has at once
+    capacity: int = 0  # episodes that it runs at once
     episodes: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, episode) -> trial
 
 
 @dataclass(slots=True)
 class LocalWorker:
-    """A process that the controller keeps running under one name."""
+    """A local worker that the controller keeps running under one name."""
 
     name: str
     role: Role
     deadline: float | None  # when it must be Ready; None while it is, or is not started
-    failures: int = 0  # exits in a row without useful work between
-    last_reason: str = ""  # what it said, or why it was closed; "" if nobody knows yet
-    is_told: bool = False  # a person has read that reason
+    failures: int = 0  # consecutive exits without useful work in between
+    last_reason: str = ""  # why it failed or was closed; "" if that is unknown yet
+    is_told: bool = False  # whether the operator was told that reason
 
 
 class Registry:
-    """All attached workers, and the local ones that ought to be."""
+    """All attached workers, and the local ones that are to be."""
 
     def __init__(self) -> None:
         self.workers: dict[PeerId, Worker] = {}
         self.local: dict[str, LocalWorker] = {}
         self.attached_ever = 0
         self.ready_instances = self.busy_instances = 0
-        self.running = 0  # trajectories, on all instances
+        self.running = 0  # running trajectories, on all instances
         self.changed: dict[PeerId, None] = {}  # instances whose load or version changed since dispatch looked
-        self.grown: dict[PeerId, None] = {}  # those whose trajectories got tokens: that makes no room
-        self.largest_kv = 0  # tokens that the KV cache of a ready instance holds, at most
+        self.grown: dict[PeerId, None] = {}  # instances that only got tokens, which frees no room
+        self.largest_kv = 0  # tokens in the largest KV cache of a ready instance
         self.leases: Leases[Worker | LocalWorker] = Leases()
         self._instances: dict[PeerId, Instance] = {}
         self._by_id: dict[int, Instance] = {}
@@ -205,7 +205,7 @@ class Registry:
         return worker
 
     def make_absent(self, instance: Instance, now: float, lease_s: float) -> None:
-        """It is gone, and keeps what it has until it is back, or its lease ends."""
+        """An instance is gone, and keeps its trajectories until it is back or its lease ends."""
         self.ready_instances -= instance.ready
         self.busy_instances -= instance.ready and bool(instance.running)
         move_worker(instance, "awaited")
@@ -217,12 +217,12 @@ class Registry:
         self._see_largest(without=instance)
 
     def equip(self, instance: Instance, *, capacity: int, kv_tokens: int) -> None:
-        """How much it can carry."""
+        """Set the capacity that an instance has reported."""
         instance.capacity, instance.kv_tokens = capacity, kv_tokens
         self.largest_kv = max(self.largest_kv, kv_tokens)
 
     def _free_link(self, gone: Instance) -> None:
-        """It pulls no more: of one host, one instance pulls at a time, so others may have waited for it."""
+        """Wake the instances of a host whose pulling one is gone: one of a host pulls at a time."""
         if gone.pulling is not None:
             self.changed |= dict.fromkeys(peer for peer, i in self._instances.items() if i.host == gone.host)
 
@@ -232,7 +232,7 @@ class Registry:
             self.largest_kv = max((i.kv_tokens for i in self.instances() if i.ready), default=0)
 
     def hand_over(self, former: Instance, instance: Instance, trajectory: Trajectory) -> None:
-        """What ran on one goes on on the other, in the middle of its attempt."""
+        """Move a trajectory to the successor of its instance, in the middle of its attempt."""
         reported = trajectory.reported
         self.take(former, trajectory)
         self.place(instance, trajectory)
@@ -255,7 +255,7 @@ class Registry:
         self.changed[instance.peer] = None
 
     def take(self, instance: Instance, trajectory: Trajectory) -> None:
-        """It runs there no more; the caller says what becomes of it."""
+        """Take a trajectory off its instance; the caller decides what follows."""
         trajectory.stand_alone()
         del instance.running[trajectory.id]
         self.running -= 1
@@ -266,24 +266,24 @@ class Registry:
         instance.urgent -= trajectory.is_urgent
         move_trajectory(trajectory, "taken")
         trajectory.is_urgent, trajectory.peer = False, None
-        if instance.peer in self._instances:  # else it was lost, and is counted no more
+        if instance.peer in self._instances:  # else it was removed, and is not counted any more
             self.busy_instances -= instance.ready and not instance.running
             self.changed[instance.peer] = None
 
     def grow(self, instance: Instance, tokens: int) -> None:
-        """What runs there, or has just ended, has so many more tokens."""
+        """Trajectories of the instance got `tokens` more."""
         instance.resident_tokens += tokens
         self.grown[instance.peer] = None
 
     def expect(self, instance: Instance, trajectory: Trajectory, *, expected: int, is_urgent: bool) -> None:
-        """It is expected to end with so many response tokens."""
+        """Note the predicted final response tokens of a trajectory."""
         instance.urgent += is_urgent - trajectory.is_urgent
         trajectory.is_urgent = is_urgent
         instance.expected_tokens += expected - trajectory.expected_tokens
         trajectory.expected_tokens = expected
 
     def has_pulled(self, instance: Instance, *, keeps_kv: bool = False) -> None:
-        """It samples from what it was told to load, as does what was routed behind that."""
+        """The instance has pulled: it and the trajectories routed behind the pull use the new version."""
         assert instance.pulling is not None, f"{instance.name} was told to load nothing"
         instance.policy_version, instance.pulling = instance.pulling, None
         instance.promised.clear()
@@ -301,7 +301,7 @@ class Registry:
         return iter(self._instances.values())
 
     def instance(self, id: int) -> Instance:
-        """The instance that strategies call by this number. Raises: KeyError."""
+        """The instance of this number. Raises: KeyError."""
         return self._by_id[id]
 
     def text_workers(self) -> Iterator[TextWorker]:
@@ -314,17 +314,17 @@ class Registry:
 
     def trainer(self) -> Worker | None:
         """The trainer, once it is ready."""
-        for worker in self._trainers.values():  # asked several times per event: no generator
+        for worker in self._trainers.values():  # called several times per event: no generator
             if worker.state == "ready":
                 return worker
         return None
 
     def being_pulled(self) -> set[int]:
-        """Versions that somebody is loading now."""
+        """Versions that instances are loading now."""
         return {instance.pulling for instance in self.instances() if instance.pulling is not None}
 
     def forgive(self, now: float, gap_s: float) -> None:
-        """Give everybody a new lease: the controller itself did not run for `gap_s` seconds."""
+        """Renew all leases: the controller itself was stalled for `gap_s` seconds."""
         for worker in self.workers.values():
             worker.last_heard = now
         for local in self.local.values():
@@ -332,7 +332,7 @@ class Registry:
                 local.deadline += gap_s
 
     def check(self) -> None:
-        """What holds of a worker in each state, and what is counted of them."""
+        """Assert what holds of workers in each state, and the counters."""
         for worker in self.workers.values():
             here = f"{worker.name} is {worker.state}"
             assert worker.state in WORKER.states, here
@@ -355,11 +355,11 @@ class Registry:
 
 
 class HasDeadline(Protocol):
-    """What may let its time pass."""
+    """Something with a deadline."""
 
     @property
     def deadline(self) -> float | None:
-        """When; None while nothing is awaited of it."""
+        """Its deadline; None while it has none."""
         ...
 
 
@@ -367,9 +367,9 @@ W = TypeVar("W", bound=HasDeadline)
 
 
 class Leases(Generic[W]):
-    """Deadlines that move away again and again: a heap that looks at the real one only when it surfaces.
+    """A heap for deadlines that keep moving later: the real deadline is read when an entry surfaces.
 
-    Invariant: every thing that is watched has an entry at or before its real deadline.
+    Invariant: everything that is watched has an entry at or before its real deadline.
     """
 
     def __init__(self) -> None:
@@ -377,13 +377,13 @@ class Leases(Generic[W]):
         self._count = 0
 
     def watch(self, what: W) -> None:
-        """Keep an eye on its deadline, until that is None. Call again if it moves forward in time."""
+        """Watch a deadline until it is None. Call again if it moves to an earlier time."""
         if what.deadline is not None:
             self._count += 1
             heapq.heappush(self._heap, (what.deadline, self._count, what))
 
     def next(self) -> float | None:
-        """The earliest real deadline, of what `first` names."""
+        """The earliest real deadline, that of `first`; None if there is none."""
         while self._heap:
             entered, count, what = self._heap[0]
             deadline = what.deadline
@@ -396,5 +396,5 @@ class Leases(Generic[W]):
         return None
 
     def first(self) -> W:
-        """What the deadline is of that `next` has just told."""
+        """The thing whose deadline `next` has just returned."""
         return self._heap[0][2]

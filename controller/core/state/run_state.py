@@ -1,7 +1,7 @@
 """Shared state of the core, and the command buffer of the current step.
 
-Invariant: nothing here decides; each part changes only what its module names. The fields are kept flat, since
-each is read by several parts of the core.
+Invariant: nothing here decides; each decision changes only what its module names. Fields are kept flat, as
+each is read by several decisions.
 """
 
 import random
@@ -35,20 +35,20 @@ from strategies.views import KNOBS, Settings
 
 Device = Literal["own", "changing", "rollout", "trainer"]
 Side = Literal["rollout", "trainer"]
-SIDES = ("rollout", "trainer")  # roles that have the device of a colocated run in turn
-MAX_COUNTED = 64  # kinds of warning told apart by who they are about; a stranger can make up any name
-FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one takes, new weights always pay
+SIDES = ("rollout", "trainer")  # roles that hold the device of a colocated run in turn
+MAX_COUNTED = 64  # kinds of counted warnings that are told apart: strangers can make up any name
+FIRST_HORIZON_S = 3600.0  # horizon before the duration of a train step is known: new weights always pay
 
 
 class Pause(NamedTuple):
-    """An operator has paused the run."""
+    """A pause by an operator."""
 
     who: str
     why: str
     since_s: float
 
     def in_words(self, now: float) -> str:
-        """A sentence for people, and what ends it."""
+        """A sentence for people that also says how to end the pause."""
         why = f" ({self.why})" if self.why else ""
         return (
             f"{self.who} has paused the run {now - self.since_s:.0f} s ago{why}; "
@@ -57,22 +57,22 @@ class Pause(NamedTuple):
 
 
 class RunState:
-    """One run, as the controller knows it."""
+    """The state of one run."""
 
     device: Device
-    """Who may use the one device of a colocated run; each worker its own in any other."""
+    """Which side may use the one device of a colocated run; "own" in any other run."""
     device_figures: dict[str, float]
-    """Of a colocated run, since it began: how often the device changed hands, and what was on it."""
+    """Metrics of the device of a colocated run since it began: changes of side, and memory in use."""
 
     def __init__(self, config: Config, strategies: Strategies) -> None:
         self.config = config
         self.strategies = strategies
-        """What decisions are made by; the one attribute that no image of a core holds."""
+        """The strategies that decisions ask; the only attribute that no image of a core holds."""
         named = config.staleness.cost_model in COST_MODELS
         self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
-        """Speed of an instance that has no fit of its own."""
-        self.now = self.asleep_s = 0.0  # asleep: in which the controller itself did not run
-        self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
+        """Cost model of an instance that has no fit of its own."""
+        self.now = self.asleep_s = 0.0  # asleep_s: total time in which the controller itself was stalled
+        self.events = 0  # absorbed events
         self.registry = Registry()
         self.device, self.device_figures = "changing" if config.is_colocated else "own", {}
         self.groups: dict[int, Group] = {}
@@ -81,43 +81,43 @@ class RunState:
         self.fresh: deque[int] = deque()
         """Encoded groups that have not started, in the order in which they will."""
         self.rows: deque[int] = deque()  # groups whose episodes have not begun, in the order of prompts
-        self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that are to be at an agent worker
+        self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that wait for an agent worker
         self.beginnings = Beginnings(is_replaying=config.agent.replay == "auto")
-        self.environments: Leases[Episode] = Leases()  # of those that have the word; in `awake_s`
+        self.environments: Leases[Episode] = Leases()  # episodes that wait for theirs; in `awake_s`
         self.queue, self.held_out_queue = DispatchQueue(), DispatchQueue()
-        """Responses that wait for an instance; those to held-out prompts have a queue of their own."""
+        """Trajectories that wait for an instance; those to held-out prompts have a queue of their own."""
         self.versions = PolicyVersions()
         self.accounts, self.failures = Accounts(config.staleness.max_staleness), RecentFailures()
         self.lengths = LengthModel(config.rollout.max_response_tokens)
-        self.prompt_tokens = 1  # of the last prompt that was encoded: what a fresh group will bring
+        self.prompt_tokens = 1  # tokens of the last encoded prompt, taken as the size of fresh ones
         self.gated = Stopwatch()
-        """While a fresh group that was admitted finds no instance."""
+        """Time in which an admitted fresh group finds no instance."""
         self.instance_kinds = InstanceKinds(self.coefficients)
         self.batches, self.disposal = dict[int, Batch](), Disposal()
-        """Batches that a trainer may have to be fed again, by `train_version`, oldest first; what is over."""
-        self.completed: list[Group] = []  # complete, and not yet handed to scoring
+        """Batches a trainer may have to repeat, by `train_version`, oldest first; and what is to be freed."""
+        self.completed: list[Group] = []  # complete groups that are not queued for scoring yet
         self.pace = Pace(first_cap(**_bounds(config)))
-        self.started = 0  # groups, less those that were started over
+        self.started = 0  # started groups, without those that were withdrawn or removed
         self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0
         self.strategy_settings = Settings(**knobs(config))
         self.epoch = 1  # controller processes that the run has had
         self.steps = 0  # train steps finished
         self.ending: str | None = None  # why the run is to end; None while it goes on
         self.ending_is_success = True
-        self.is_stopped = False  # the end was asked for, before there was another reason for one
+        self.is_stopped = False  # whether the operator asked for the end, before another reason came up
         self.finished = False
-        self.paused: Pause | None = None  # by an operator, until one says otherwise
-        self.orders = 0  # of operators, that were obeyed
+        self.paused: Pause | None = None
+        self.orders = 0  # obeyed orders of operators
         self.is_save_wanted = False  # an operator wants a checkpoint of the next version that may be saved
-        self.still_since: float | None = None  # nothing runs and nobody is awaited; in `awake_s`
-        self.is_trainer_given_up = False  # one from outside that was to come back before the run ends
+        self.still_since: float | None = None  # since when the run stands still, in `awake_s`
+        self.is_trainer_given_up = False  # whether the end no longer waits for an external trainer
         self._out: list[Command] = []
         self._warned: set[str] = set()
         self._counted: Counter[str] = Counter()
 
     @property
     def awake_s(self) -> float:
-        """Seconds since the run began in which the controller ran: what limits count."""
+        """Seconds since the run began in which the controller was not stalled; limits count these."""
         return self.now - self.asleep_s
 
     @property
@@ -128,7 +128,7 @@ class RunState:
         return 0 if is_ordered else staleness.sampler_batches * self.config.trainer.batch_groups
 
     def learn_lengths(self, group: Group) -> None:
-        """A group of training is complete: what its responses say of the next ones to its prompt."""
+        """Learn the lengths of responses to a prompt from a complete training group."""
         if self.window_groups:
             self.windows.generated(group)
             if not group.is_cut_short:
@@ -136,7 +136,7 @@ class RunState:
 
     @property
     def is_all_occupied(self) -> bool:
-        """Whether every prompt that was read, and is not trained yet, waits for its batch."""
+        """Whether every training group in the system waits for its batch."""
         return all(group.state == "occupied" for group in self.groups.values() if not group.is_evaluation)
 
     def emit(self, command: Command) -> None:
@@ -151,15 +151,15 @@ class RunState:
         self._out.append(Send(peer, message))
 
     def warn_once(self, kind: str, text: str) -> None:
-        """Say it to the person who watches, the first time that this kind of thing happens."""
+        """Warn the operator, the first time that a warning of this kind comes up."""
         if kind not in self._warned:
             self._warned.add(kind)
             self._out.append(Warn(text))
 
     def warn_counted(self, kind: str, text: str) -> None:
-        """Say it the 1st, 10th, 100th... time that this kind of thing happens, for what may come at any rate.
+        """Warn the 1st, 10th, 100th ... time, for kinds of warnings that may come at any rate.
 
-        Beyond MAX_COUNTED kinds, new ones are counted as one.
+        Beyond MAX_COUNTED kinds, all new ones are counted as one.
         """
         if kind not in self._counted and len(self._counted) >= MAX_COUNTED:
             kind = ""
@@ -170,11 +170,11 @@ class RunState:
 
     @property
     def is_asking(self) -> bool:
-        """Whether this step has wanted something so far."""
+        """Whether this step has given commands so far."""
         return bool(self._out)
 
     def take_commands(self) -> list[Command]:
-        """The commands of this step, which is over."""
+        """Take the commands of this step."""
         out, self._out = self._out, []
         return out
 
@@ -206,39 +206,39 @@ class RunState:
         return noise(f"{self.config.run.seed}/{name}")
 
     def requeue(self, trajectory: Trajectory) -> None:
-        """A trajectory of a group that has started waits for an instance."""
+        """Queue a trajectory of a started group for an instance."""
         if trajectory.is_evaluation:
             self.held_out_queue.push(trajectory, 0)
         else:
             self.queue.push(trajectory, self.ledger.deadline(trajectory.id.group))
 
     def queue_of(self, group: Group) -> DispatchQueue:
-        """Where its trajectories wait for an instance."""
+        """The queue for trajectories of this group."""
         return self.held_out_queue if group.is_evaluation else self.queue
 
     def expected_tokens(self, group: Group, trajectory: Trajectory) -> int:
-        """Predicted length of the whole response; what it has, where prediction is off."""
+        """Predicted length of the whole response; its length so far if prediction is off."""
         if not self.strategy_settings.uses_prediction:
             return trajectory.response_tokens
-        finished = () if group.episodes else group.finished_lengths  # turns are what is predicted of agents
+        finished = () if group.episodes else group.finished_lengths  # of agents, turns are predicted
         begun_at = trajectory.turn_start
         expected = round(self.lengths.total(trajectory.response_tokens - begun_at, finished))
         most = trajectory.most or self.longest_response(group)
         return begun_at + (expected if expected < most else most)
 
     def keep_lengths_up(self, trajectory: Trajectory) -> None:
-        """What `expected_tokens` does beside predicting, of a trajectory that ends just now."""
+        """The side effect of `expected_tokens` on the length model, for a trajectory that has just ended."""
         if self.strategy_settings.uses_prediction:
             self.lengths.keep_up(trajectory.turn_tokens)
 
     def most_tokens(self, group: Group, trajectory: Trajectory) -> int:
-        """Tokens that may be sampled for its response; of an agent's, for its turn."""
+        """Token limit of a response; of an agent's, of its turn."""
         return trajectory.most or self.longest_response(group)
 
     def longest_response(self, group: Group) -> int:
-        """The tokens at which a response of this group ends: those of its source, if that says fewer.
+        """Token limit of responses of this group: that of its source, if it has one, or of the run.
 
-        An agent's turns have limits of their own, and no other.
+        Turns of agents have limits of their own.
         """
         config = self.config
         if config.data.sources and not group.is_evaluation and not config.agent.is_on:
@@ -248,7 +248,7 @@ class RunState:
         return config.rollout.max_response_tokens
 
     def refresh_settings(self, fresh: int = 0) -> Settings:
-        """What concerns all instances, as of now; `fresh`: groups that may start."""
+        """Update the settings that strategies see; `fresh`: groups that may start."""
         newest = self.versions.newest.policy_version if self.versions.newest else 0
         spare = self.config.staleness.spare_responses
         self.strategy_settings = self.strategy_settings._replace(
@@ -261,7 +261,7 @@ class RunState:
         return self.strategy_settings
 
 
-_sources: list[random.Random] = []  # of `noise`, that nobody uses now
+_sources: list[random.Random] = []  # idle generators of `noise`
 
 
 def noise(name: str) -> int:
@@ -275,7 +275,7 @@ def noise(name: str) -> int:
 
 def make_ledger(config: Config) -> Ledger | CountingLedger:
     """An empty ledger, of the kind that the configuration names."""
-    if config.trainer.is_supervised:  # nothing is generated ahead, so nothing gets old
+    if config.trainer.is_supervised:  # nothing is generated ahead, so nothing gets stale
         return Ledger(max_staleness=0, batch_groups=config.trainer.batch_groups)
     if config.staleness.ledger == "deadlines":
         return Ledger(**_bounds(config))

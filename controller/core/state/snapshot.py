@@ -8,7 +8,7 @@ class Alarm(NamedTuple):
     """Something that a person should look at."""
 
     name: str
-    owner: str  # who it is about: a role, or a section of the configuration
+    owner: str  # the role, or section of the configuration, that it is about
     evidence: str  # one clause, with the values
     remedy: str
 
@@ -27,20 +27,20 @@ class WorkerSnapshot:
     policy_version: int  # -1 where it has no meaning
     running: int  # trajectories, or groups being scored
     resident_tokens: int
-    silent_s: float  # since it was last heard
-    working_on: str  # the oldest command that it has not answered, in words; "" if none
-    serves_at: str = ""  # endpoint at which it hands policy versions to other hosts; "" if it does not
-    due_s: float | None = None  # until something is done about what it owes; None if it owes nothing
-    then: str = ""  # what that is
-    resident_mb: int = 0  # of its process and all below it; 0: not said yet
-    device: str = ""  # that it works on; "" until it says so
-    device_mb: int = 0  # in use there, whoever uses it
-    device_total_mb: int = 0  # that the device has; 0 without one
+    silent_s: float  # seconds since it was last heard
+    working_on: str  # its oldest unanswered command, in words; "" if none
+    serves_at: str = ""  # endpoint at which it relays policy versions to other hosts; "" if it does not
+    due_s: float | None = None  # seconds until the core acts on what it owes; None if it owes nothing
+    then: str = ""  # what the core will do
+    resident_mb: int = 0  # memory of its process and all below it; 0: not reported yet
+    device: str = ""  # name of its device; "" until reported
+    device_mb: int = 0  # memory in use on the device, by all processes
+    device_total_mb: int = 0  # memory of the device; 0 without one
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """One group that was begun."""
+    """One group that has begun."""
 
     id: int
     state: str
@@ -51,13 +51,13 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class BufferSnapshot:
-    """The groups of one batch: what waits in it for the trainer, and what keeps it."""
+    """The groups of one batch: those that wait for the trainer, and those that are awaited."""
 
     train_version: int  # version that the batch will update
     state: str  # READY, READY_WITH_CAPACITY, STUCK or PENDING, as in the StaleFlow paper
     occupied: int  # scored groups that it would take now
-    reserved: int  # groups that are generated or scored and due by it, not by the one before
-    free: int  # groups that may start and be due by it; -1: any number
+    reserved: int  # groups in generation or scoring with this deadline
+    free: int  # groups that may start and be due by this batch; -1: unlimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class TokenLedger:
 
     generated: int
     trained: int
-    aborted: int  # of aborted and withdrawn groups, spare responses, turns that nobody awaits any more
-    filtered: int  # of groups without signal, and of episodes that count for nothing
-    lost: int  # reported too late, or by an episode that began anew; once the run ends the former are aborted
-    evaluated: int  # of held-out prompts that are done
+    aborted: int  # of aborted and withdrawn groups, spare responses, and turns whose episode has ended
+    filtered: int  # of filtered groups, and of masked episodes
+    lost: int  # reported too late (aborted once the run ends), or of episodes that began again
+    evaluated: int  # of finished held-out prompts
     in_flight: int
 
 
@@ -86,10 +86,10 @@ class ClusterSnapshot:
     groups: dict[str, int]  # groups by state
     queued: int  # trajectories of started groups that wait for an instance
     waiting_for: str  # what the next train step waits for, in words
-    evaluating: str  # the evaluation that goes on, in words; "" if none does
+    evaluating: str  # the evaluation in progress, in words; "" if none
     oldest_group: GroupSnapshot | None
     tokens: TokenLedger
     workers: tuple[WorkerSnapshot, ...]
-    paused: str = ""  # who has paused the run, and why; "" if nobody has
-    idle_because: str = ""  # why nothing is generated, scored or trained now, in a sentence; "": something is
+    paused: str = ""  # who has paused the run, and why; "" if it is not paused
+    idle_because: str = ""  # why nothing is generated, scored or trained now, in a sentence; "" if it is
     alarms: tuple[Alarm, ...] = ()  # of workers that keep failing

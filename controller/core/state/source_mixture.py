@@ -1,7 +1,7 @@
-"""Which source each prompt comes from, where there are several.
+"""Chooses the source of each prompt, if the data has several.
 
-Invariants: equal weights, seed and events give equal choices; every source gets its share of any stretch of
-prompts, to within a few; a source that has ended is not chosen again.
+Invariants: equal weights, seed and events give equal choices; in any stretch of prompts every source has its
+share, to within a few; a source that has ended is not chosen again.
 """
 
 import random
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from controller.config.data import DataSettings
 from strategies.schedules import MixtureView, Schedule, SourceView
 
-REMEMBERED = 64  # groups that a pass rate is the mean of, about
+REMEMBERED = 64  # groups over which a pass rate is averaged, about
 
 
 @dataclass(slots=True)
 class Source:
-    """One source, as the core knows it."""
+    """One source of prompts, as the core knows it."""
 
     name: str
     weight: float
-    credit: float  # prompts that it is behind its share
+    credit: float  # prompts by which it is behind its share
     read: int = 0
     scored: int = 0
     pass_rate: float = 0.5
@@ -30,7 +30,7 @@ class Mixture:
     """Chooses among sources by credit: a prompt adds its share to each, and costs the chosen one 1."""
 
     def __init__(self, data: DataSettings, seed: int) -> None:
-        first = random.Random(f"{seed} mixture")  # where in its share each begins
+        first = random.Random(f"{seed} mixture")  # first credits
         self.sources = [Source(one.name, one.weight, first.random()) for one in data.sources]
         self._pass_reward = data.pass_reward
         self._stages = tuple(
@@ -38,11 +38,11 @@ class Mixture:
             for stage in data.stages
         )
         self._asked: tuple[int, ...] = ()
-        self._read_of_one = 0  # where there is only one source
+        self._read_of_one = 0  # if there is only one source
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """The source of each prompt that is to be read, in order; () if there is only one source."""
+        """Sources of the prompts that are being read, in order; () if there is only one source."""
         return self._asked
 
     def choose(self, count: int, step: int, schedule: Schedule) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ class Mixture:
         return self._asked
 
     def on_read(self, count: int, sources: tuple[int, ...]) -> list[tuple[int, int]]:
-        """These were read, of those that were asked for: the source of each, and its number in the source."""
+        """Prompts were read, from `sources` in this order: returns the source and number of each."""
         if not self.sources:
             self._read_of_one += count
             return [(0, row) for row in range(self._read_of_one - count, self._read_of_one)]
@@ -73,11 +73,11 @@ class Mixture:
 
     @property
     def read(self) -> list[int]:
-        """Prompts that were read of each source."""
+        """Number of prompts read of each source."""
         return [source.read for source in self.sources] or [self._read_of_one]
 
     def on_scored(self, source: int, rewards: tuple[float, ...]) -> None:
-        """A group of this source got its rewards."""
+        """Update the pass rate of a source with the rewards of a group."""
         if self.sources and rewards:
             one = self.sources[source]
             one.scored += 1

@@ -1,8 +1,8 @@
-"""What each worker was told and has not answered: all that it can honestly speak of.
+"""Orders that each worker has got and not answered: everything it can honestly speak of.
 
-Invariants: filled by the messages that leave for a worker, in their order, and emptied by those that it
-sends; both travel in order, so what answers a later order comes after the last word on an earlier one: an
-attempt that was called off is remembered until then, and no longer.
+Invariants: records are added by messages to a worker, in their order, and removed by its messages; both
+travel in order, so the answer to a later order comes after the last message about an earlier one: a
+called-off attempt is remembered until then, and no longer.
 """
 
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ from protocol.messages import Ending, Generated, Message, Role
 Key = tuple[int, int, int]
 """(group, member, attempt)."""
 Row = tuple[int, int, int, int, int, int, Ending]
-"""Of a report: what `Delta` names."""
+"""One delta of a report: the fields of `Delta`."""
 _reported, _most = attrgetter("reported"), attrgetter("most")
 
 
 @dataclass(slots=True)
 class Pulling:
-    """A version that an instance was told to load."""
+    """A version that an instance is loading."""
 
     policy_version: int
     digest: str
@@ -32,18 +32,18 @@ class Pulling:
 
 @dataclass(slots=True)
 class Told:
-    """What all roles have in common."""
+    """Orders of a worker of any role."""
 
-    since: float  # that it is attached
-    may_serve: bool = False  # it was asked where it hands versions on
+    since: float  # when it attached
+    may_serve: bool = False  # whether it was asked for its endpoint
 
     def tell(self, message: Message, now: float) -> None:
-        """This leaves for the worker."""
+        """A message is sent to the worker."""
         del now
         self.may_serve = self.may_serve or isinstance(message, messages.Serve)
 
     def hear(self, message: Message, now: float) -> None:
-        """The worker has said this, and nothing is wrong with it."""
+        """The worker has sent this message, which is plausible."""
 
 
 @dataclass(slots=True)
@@ -52,24 +52,24 @@ class ToldInstance(Told):
 
     given: dict[Key, Given] = field(default_factory=dict)
     called_off: dict[Key, Given] = field(default_factory=dict)
-    """By the order that called them off, the earliest first."""
+    """Called-off attempts; the first of them was called off first."""
     orders: int = 0
     pulling: Pulling | None = None
-    version: int = -1  # that it samples from, by its own words
-    has_held: bool = False
+    version: int = -1  # version that it samples from, by its own reports
+    has_held: bool = False  # whether it has sent Holding
     columns: Columns = field(default_factory=Columns)
-    """Of those that are given, the ones that go on."""
+    """The progress of given attempts that only continue."""
     lead: Lead | None = None
-    """Of the report that is being heard: what of it goes on in the columns."""
+    """The part of the report in hand that continues the attempts in the columns."""
     steady: list[Given] = field(default_factory=list)
-    """Of that report, if it does nothing but go on, and not in the columns: its attempts, in order."""
-    hand_backs: int = 0  # messages with attempts that nobody had called back
-    status_at: float = 0.0  # when it reported its load last
+    """The attempts of the report in hand, if it only continues attempts and those are not in the columns."""
+    hand_backs: int = 0  # messages that handed back attempts which were not called back
+    status_at: float = 0.0  # time of its last load report
 
     def tell(self, message: Message, now: float) -> None:
-        """Routes, pulls, and what is called back or off."""
+        """Note routes, pulls, interrupts and aborts."""
         self.orders += 1
-        if type(message) is messages.Route:  # what is said most by far
+        if type(message) is messages.Route:  # by far the most frequent order
             key = message.group, message.member, message.attempt
             self.given[key] = Given(self.orders, most=message.max_new_tokens)
             return
@@ -95,7 +95,7 @@ class ToldInstance(Told):
                 pass
 
     def hear(self, message: Message, now: float) -> None:
-        """What it has answered is not awaited any more."""
+        """Remove what the message answers."""
         match message:
             case Generated():
                 self._generated(message)
@@ -116,10 +116,10 @@ class ToldInstance(Told):
                 pass
 
     def is_steady(self, message: Generated, versions: tuple[int | None, ...]) -> bool:
-        """Whether it does nothing but go on.
+        """Whether a report only continues attempts; notes them in `steady`.
 
-        It tells once each of attempts that were given and have not ended, all of one of these versions, from
-        where the last word on each ended, and of no more tokens than may be.
+        Each attempt is given, not ended and in the report once; all have one of these versions; tokens begin
+        where the last report ended, and stay within the limit.
         """
         self.steady = []
         if any(message.endings):
@@ -177,7 +177,7 @@ class ToldInstance(Told):
         self.hand_backs += is_handed_back
 
     def _take_apart(self, deltas: int) -> None:
-        """A report tells of attempts in another way than the columns: forget the order if it is of most."""
+        """A report does not match the columns: clear them if it is about most of their attempts."""
         if 2 * deltas > len(self.columns.given):
             self.columns.clear()
 
@@ -193,7 +193,7 @@ class ToldInstance(Told):
         self.pulling = None
 
     def _passed(self, order: int) -> None:
-        """It has come as far as this order, so of what was called off before it says no more."""
+        """The worker has got this order: it will not speak of attempts that earlier orders called off."""
         while self.called_off:
             first = next(iter(self.called_off))
             if self.called_off[first].order > order:
@@ -209,7 +209,7 @@ class ToldTextWorker(Told):
     scores: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, attempt) -> members
 
     def tell(self, message: Message, now: float) -> None:
-        """Prompts to encode, groups to score."""
+        """Note prompts to encode and groups to score."""
         match message:
             case messages.Encode(groups):
                 self.encodes.append(tuple(sorted(groups)))
@@ -219,7 +219,7 @@ class ToldTextWorker(Told):
                 pass
 
     def hear(self, message: Message, now: float) -> None:
-        """Each is answered once."""
+        """Remove what the message answers; each order is answered once."""
         match message:
             case messages.PromptsEncoded() | messages.ExamplesEncoded():
                 self.encodes.remove(encoded_groups(message))
@@ -235,7 +235,7 @@ def told_as(role: Role, now: float) -> Told:
 
 
 def encoded_groups(message: messages.PromptsEncoded | messages.ExamplesEncoded) -> tuple[int, ...]:
-    """The groups that an answer is about, as `ToldTextWorker.encodes` has them."""
+    """The groups of an answer, in the form of `ToldTextWorker.encodes`."""
     return tuple(sorted([group for group, *_ in (*message.encoded, *message.refused)]))
 
 
@@ -243,18 +243,18 @@ def encoded_groups(message: messages.PromptsEncoded | messages.ExamplesEncoded) 
 class ToldTrainer(Told):
     """A trainer's orders."""
 
-    making: dict[int, float] = field(default_factory=dict)  # version that a Train is to make -> since when
+    making: dict[int, float] = field(default_factory=dict)  # version to be made -> time of its Train
     ahead: list[int] = field(default_factory=list)  # train_version of each TrainAhead
-    saving: list[int] = field(default_factory=list)  # versions that are to be saved
+    saving: list[int] = field(default_factory=list)  # versions to be saved
     may_publish: dict[int, None] = field(default_factory=dict)  # versions that it has, or is to make
-    announcements: int = 0  # versions that it has published, or found on its host
+    announcements: int = 0  # number of versions that it has published, or found on its host
 
     def owes(self, version: int) -> bool:
         """Whether it has this version and has not published it."""
         return version in self.may_publish and version not in self.making
 
     def tell(self, message: Message, now: float) -> None:
-        """Batches and checkpoints."""
+        """Note batches and checkpoints."""
         match message:
             case messages.Train(train_version, _, is_published):
                 self.making[train_version + 1] = now
@@ -270,7 +270,7 @@ class ToldTrainer(Told):
                 pass
 
     def hear(self, message: Message, now: float) -> None:
-        """Each is answered once; a version is published once by the trainer that has made or loaded it."""
+        """Remove what the message answers; a trainer publishes each version that it made or loaded once."""
         match message:
             case messages.Ready(policy_version):
                 self.may_publish[policy_version] = None

@@ -1,8 +1,8 @@
-"""State machines of groups, trajectories, workers and policy versions: their tables, and their writers.
+"""State machines of groups, trajectories, workers and policy versions: their tables, and the moves.
 
-Invariants: no other module of the controller assigns a `.state`; a move that its table does not have raises,
-names the thing, its state and the event, and changes nothing; what is GONE never moves again. This module
-imports nothing of what has the states. `docs/states.md` is drawn from these tables.
+Invariants: no other module of the controller assigns a `.state`; a move that is not in its table raises,
+names the object, its state and the event, and changes nothing; an object that is GONE never moves again. This
+module does not import the objects. `docs/states.md` is generated from these tables.
 Source: h11, temporal sdk-core (`fsm!`).
 """
 
@@ -25,14 +25,14 @@ TrajectoryEvent = Literal["placed", "taken", "handed", "asked", "finished", "dro
 WorkerEvent = Literal["readied", "awaited", "removed"]
 VersionEvent = Literal["published", "shown_again", "renewed", "lost", "superseded", "retired", "forgotten"]
 GONE: Literal["gone"] = "gone"
-"""The state of what has left the run for good."""
+"""The state of an object that has left the run for good."""
 S = TypeVar("S", bound=str)
 E = TypeVar("E", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine(Generic[S, E]):
-    """One state machine. A state without a row is final."""
+    """A state machine. A state without a row is final."""
 
     subject: str
     begins: S

@@ -1,1 +1,1 @@
-"""Held-out prompts: when they run, and where."""
+"""When held-out prompts run, and on which instances."""

@@ -1,9 +1,9 @@
-"""Places held-out prompts on instances: a share of the slots at once, and weights that are right for them.
+"""Places held-out prompts on instances of the right version, within evaluation's share of the slots.
 
 Invariants: evaluation takes no slot beyond its share while training could use it, and is never starved: a
-slot that comes free goes to it first as long as it has less than its share; a response runs at or above the
-evaluated version, and with that version alone if the evaluation is exact; an instance that an exact
-evaluation runs on pulls nothing before it is done there; placements per step are bounded.
+free slot goes to evaluation first while it has less than its share; a response runs at or above the evaluated
+version, and at exactly that version if the evaluation is exact; an instance with responses of an exact
+evaluation does not pull before they are done; placements per step are bounded.
 """
 
 import random
@@ -26,10 +26,10 @@ class EvaluationPlacement:
     def __init__(self, state: RunState, evaluation: EvaluationRounds) -> None:
         self.state, self.evaluation = state, evaluation
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
-        self._looked: tuple[int, bool] | None = None  # what stood when all instances were looked at last
+        self._looked: tuple[int, bool] | None = None  # the situation when all instances were looked at last
 
     def run(self) -> None:
-        """Route what waits, to the instances with the fewest evaluations first."""
+        """Route waiting held-out responses, to instances with the fewest of them first."""
         self.is_cut = False
         queue = self.state.held_out_queue
         if not queue:
@@ -50,7 +50,7 @@ class EvaluationPlacement:
         self._looked = None
 
     def _candidates(self) -> Iterable[Instance]:
-        """Instances at which something may have become possible since the last step."""
+        """Instances that may have room or the right version since the last step."""
         registry, before = self.state.registry, self._looked
         self._looked = (self.state.held_out_queue.pushed, self.state.ending is None)
         if self._looked != before:
@@ -65,7 +65,7 @@ class EvaluationPlacement:
         return fits or not instance.evaluating
 
     def _limit(self, instance: Instance) -> int:
-        """Slots that evaluation may take there; all of them where training can start nothing."""
+        """Slots that evaluation may take at an instance; all of them if training can start nothing there."""
         is_held = self.evaluation.round is not None and self.evaluation.round.is_exact
         is_free = self.state.ending is not None or (
             is_held

@@ -1,6 +1,7 @@
-"""When a version is evaluated: what is due, what is skipped, and what an operator stops.
+"""Decides when a version is evaluated, skipped, or left out because the operator stops the run.
 
-Invariants: one evaluation goes on at a time, and at most one waits; a version is evaluated at most once.
+Invariants: one evaluation is in progress at a time, and at most one waits; a version is evaluated at most
+once.
 """
 
 from controller.core.commands import ReadHeldOut
@@ -14,10 +15,10 @@ class EvaluationSchedule:
     def __init__(self, state: RunState, rounds: EvaluationRounds) -> None:
         self.state = state
         self.rounds = rounds
-        self._seen = -1  # newest version that was asked whether it is due
+        self._seen = -1  # newest version that was checked
 
     def run(self) -> None:
-        """See what is due, and begin it if nothing else goes on."""
+        """Note which versions are due, and begin an evaluation if none is in progress."""
         newest = self.state.versions.newest
         if newest is None:
             return
@@ -50,7 +51,7 @@ class EvaluationSchedule:
         self.rounds.pending = self.rounds.asked = version
 
     def stop(self) -> None:
-        """The operator wants the run to end: evaluations do not hold it up."""
+        """The operator stops the run: do not wait for evaluations."""
         if self.rounds.holds_up_the_end or self.rounds.round is not None:
             self.state.warn_once(
                 "evaluation stopped", "The run was stopped before its evaluation was complete."
@@ -58,7 +59,7 @@ class EvaluationSchedule:
         self.rounds.is_stopped = True
 
     def restart(self) -> None:
-        """The controller was started again: what it had asked of the host is asked once more."""
+        """The controller was restarted: ask the host again for rows that it had not read."""
         self.rounds.is_stopped = False
         if self.rounds.round is not None and self.rounds.round.sources is None:
             self.state.emit(ReadHeldOut(self.rounds.round.first_group))

@@ -1,10 +1,10 @@
-"""Which trajectory starts next: admission, reservation, and the routes that `choices` finds.
+"""Dispatch: starts groups by admission and reservation, and routes trajectories to instances.
 
-Invariants: a group starts only with a reservation in the ledger; a route to an instance that pulls stands
-behind the pull; begun work goes before fresh work, and what is due first is not overtaken by what would take
-its room, but holds nothing back that may run where it may not; an idle instance takes whatever may run at its
-version, in this step or, where more is to be placed than fits into one, after the tick that follows at once;
-routes per step are bounded, and so are those of all events of one moment, which a host takes in one turn.
+Invariants: a group starts only with a reservation in the ledger; a route to a pulling instance is sent after
+the pull; begun work goes before fresh work; work that is due first is not overtaken by work that would take
+its room, but does not hold back work for instances on which it may not run itself; an idle instance takes any
+work that may run at its version, in this step or in those that follow at once; routes per step are bounded,
+and so are routes per moment, as a host takes all events of one moment in one turn.
 Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
 """
 
@@ -20,7 +20,7 @@ from protocol.ids import TrajectoryId
 from protocol.messages import Route
 
 ROUTES_PER_STEP = 64  # then other events have their turn
-ROUTES_PER_MOMENT = 256  # because of all events of one moment: then who waits outside the core has its turn
+ROUTES_PER_MOMENT = 256  # for all events of one moment; then events that wait at the host have their turn
 
 
 class Dispatch:
@@ -30,13 +30,13 @@ class Dispatch:
         self.state, self.views = state, views
         self.choices = Choices(state, views)
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP, or at ROUTES_PER_MOMENT
-        self._moment_s, self._left = -1.0, ROUTES_PER_MOMENT  # of this moment; and routes that are left in it
-        self._refused: dict[tuple[object, ...], None] = {}  # what found no place, and until when that holds
-        self._settled: tuple[object, ...] | None = None  # the situation in which nothing more could be routed
-        self._is_idle = False  # nothing may go next in that situation, whatever instances come to
+        self._moment_s, self._left = -1.0, ROUTES_PER_MOMENT  # this moment, and the routes left in it
+        self._refused: dict[tuple[object, ...], None] = {}  # work that found no instance, by situation
+        self._settled: tuple[object, ...] | None = None  # situation in which no more work could be routed
+        self._is_idle = False  # whether no work may start in it, however instances change
 
     def renew(self) -> None:
-        """A tick has come: whoever waited outside the core has had its turn."""
+        """A tick has come: events that waited at the host have had their turn."""
         self._left = ROUTES_PER_MOMENT
 
     def run(self) -> None:
@@ -67,7 +67,7 @@ class Dispatch:
         self.is_cut = True
 
     def _route_one(self, changed: list[int]) -> bool:
-        """Place the first of what may go next that finds an instance; whether any does."""
+        """Place the first candidate that finds an instance; returns whether one did."""
         refused: dict[tuple[object, ...], None] = {}
         self.state.gated.since = None
         self._is_idle = not self._may_anything_go
@@ -94,7 +94,7 @@ class Dispatch:
         return False
 
     def check(self) -> None:
-        """What was found idle is idle still, as long as the situation is the same. Raises: AssertionError."""
+        """A situation that was found idle is still idle. Raises: AssertionError."""
         if self._is_idle and self._situation() == self._settled:
             assert not self._may_anything_go, "something may go next, and dispatch does not look"
 
@@ -105,13 +105,13 @@ class Dispatch:
         return bool(self.state.queue) or (bool(self.state.fresh) and admitted(self.state) > 0)
 
     def _moment(self) -> tuple[int, int, int]:
-        """Changes whenever something may have become possible that no single instance's load tells."""
+        """Changes when work may have become placeable for another reason than an instance's load."""
         newest = self.state.versions.newest
         ledger = self.state.ledger
         return len(ledger), ledger.train_version, newest.policy_version if newest else -1
 
     def _situation(self) -> tuple[object, ...]:
-        """Whatever decides, instances apart, whether something more may be routed."""
+        """Everything but instances that decides whether more work may be routed."""
         state, ledger, newest = self.state, self.state.ledger, self.state.versions.newest
         return (
             state.queue.pushed,
@@ -131,8 +131,7 @@ class Dispatch:
     def _heads(self) -> Iterator[Head]:
         """Candidates to route next, for the instances of each policy version, newest version first.
 
-        Of the queued work that may run under a version, the one that is due first; a fresh group where none
-        may.
+        For each version: the queued work that may run under it and is due first, or else a fresh group.
         """
         due_first = None
         self.choices.versions = self.views.candidates.versions()

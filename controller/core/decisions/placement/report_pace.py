@@ -1,9 +1,9 @@
-"""How often instances tell of their progress and of their load, where `rollout` leaves it open (`auto`).
+"""How often instances report their progress and load, where the section `rollout` says `auto`.
 
-Invariants: progress comes never more often than every FASTEST_PROGRESS_S seconds nor less often than every
-SLOWEST_S, so what a lost worker had not told of is what it generates in so long; all instances report at one
-pace; it is a function of how many responses run and how many instances there are, and changes in few steps,
-up at once and down late; who is told per step is bounded, and the others are told with the ticks that follow.
+Invariants: progress is reported at most every FASTEST_PROGRESS_S and at least every SLOWEST_S seconds, so a
+lost worker loses at most SLOWEST_S seconds of tokens; all instances report at one pace; the pace depends on
+the number of running responses and of instances, and changes in few steps, to slower at once and to faster
+late; instances told per step are bounded, and the rest are told in the steps that follow at once.
 """
 
 from bisect import bisect_left
@@ -15,34 +15,34 @@ from controller.core.state.run_state import RunState
 from protocol.messages import Report
 from protocol.settings import FASTEST_PROGRESS_S, FASTEST_STATUS_S, SLOWEST_STATUS_S
 
-RESPONSES_PER_S = 8_192  # that a controller hears of: a small share of a core
+RESPONSES_PER_S = 8_192  # progress of so many responses takes the controller a small share of a core
 SLOWEST_S = 2.0
 
 
 def _steps(fastest_s: float, slowest_s: float) -> tuple[float, ...]:
-    """Paces from the one to the other, each slower than the one before by the root of 2."""
+    """Paces from the fastest to the slowest, each slower than the one before by the root of 2."""
     return tuple(fastest_s * 2 ** (step / 2) for step in range(round(2 * log2(slowest_s / fastest_s)) + 1))
 
 
 STEPS = _steps(FASTEST_PROGRESS_S, SLOWEST_S)
 MOST_RUNNING = tuple(step * RESPONSES_PER_S for step in STEPS)
-LOADS_PER_S = 256  # that a controller gets: each takes it about 0.1 ms
+LOADS_PER_S = 256  # load reports per second; each takes the controller about 0.1 ms
 STATUS_STEPS = _steps(FASTEST_STATUS_S, SLOWEST_STATUS_S)
 MOST_INSTANCES = tuple(step * LOADS_PER_S for step in STATUS_STEPS)
 TOLD_PER_STEP = 128  # then other events have their turn
-LATE = 2  # steps too slow, from which on it is made faster: what hovers between two does not change
+LATE = 2  # the pace is made faster only if it is so many steps too slow, so that it does not flap
 
 
 class ReportPace:
-    """The pace of all instances."""
+    """The pace at which all instances report."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.step = 0
-        """Of STEPS."""
+        """Index into STEPS."""
         self.status_step = 0
-        """Of STATUS_STEPS."""
-        self._untold: list[Instance] = []  # of the newest pace
+        """Index into STATUS_STEPS."""
+        self._untold: list[Instance] = []  # instances that have to be told the newest pace
 
     @property
     def is_cut(self) -> bool:
@@ -64,7 +64,7 @@ class ReportPace:
         return rollout.first_status_s * self.progress_s / FASTEST_PROGRESS_S
 
     def run(self) -> None:
-        """Tell instances if what runs now asks for another pace."""
+        """Tell instances if the current load asks for another pace."""
         rollout, registry = self.state.config.rollout, self.state.registry
         step, status_step = self.step, self.status_step
         if rollout.progress_s == "auto":
@@ -81,21 +81,21 @@ class ReportPace:
                     self.tell(instance)
 
     def on_ready(self, instance: Instance) -> None:
-        """One that begins reports as the configuration says."""
+        """Tell a new instance the pace, if it is not the one of the configuration."""
         if self.step or self.status_step:
             self.tell(instance)
 
     def tell(self, instance: Instance) -> None:
-        """This instance reports at this pace."""
+        """Send an instance the current pace."""
         self.state.send(instance.peer, Report(self.progress_s, self.status_s))
 
     def restart(self) -> None:
-        """Nobody has been told anything by this controller."""
+        """The controller was restarted: instances begin at the pace of the configuration."""
         self.step = self.status_step = 0
         self._untold = []
 
 
 def _next(step: int, most: Sequence[float], amount: int) -> int:
-    """The step that this amount asks for, or the one there is if that is hardly too slow."""
+    """The step for this amount, or the current step if it is less than LATE steps too slow."""
     wanted = min(bisect_left(most, amount), len(most) - 1)
     return step if step - LATE < wanted <= step else wanted

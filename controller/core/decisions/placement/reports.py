@@ -1,8 +1,8 @@
-"""What rollout instances say, and what their trajectories come to.
+"""Handles reports of rollout instances: new tokens, failures, pulls and load.
 
-Invariants: what an instance returns is taken only from the attempt that runs there now; a group is complete
-with exactly as many finished trajectories as are trained, and its spare ones are dropped at once; an aborted
-group's words change nothing any more.
+Invariants: tokens are accepted only from the attempt that runs at that instance now; a group is complete with
+exactly as many finished trajectories as are trained, and its spare ones are dropped at once; reports about an
+aborted group change nothing.
 Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Route, Interrupt, Pull, Abort.
 """
 
@@ -31,27 +31,27 @@ from protocol.messages import (
 )
 from strategies.cost_model import step_latency
 
-MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can never be useful again
+MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it cannot get new weights
 MAX_GENERATION_FAILURES = 3  # of one response; then its prompt is set aside
-URGENT = 0.4  # share of the time until its group is due that a trajectory needs, from which it is short of it
+URGENT = 0.4  # a trajectory is urgent if it needs this share of the time until its group is due
 UNBOUNDED = 1 << 30
-LOOKS = 16  # at a response at least, evenly over its longest: predictions move no faster
-MOST_LOOKS = 128  # at a response that outlives what was predicted of it again and again
+LOOKS = 16  # least number of predictions for a response of full length, evenly spread
+MOST_LOOKS = 128  # most predictions for a response that keeps exceeding them
 LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
 
 
 class InstanceReports:
-    """Takes what instances report."""
+    """Handles the reports of instances."""
 
     def __init__(self, state: RunState, evaluation: EvaluationRounds, purposes: Purposes) -> None:
         self.state = state
         self.evaluation, self.purposes = evaluation, purposes
         self._failures: dict[TrajectoryId, int] = {}  # of responses in the system
 
-    # -- what instances say -----------------------------------------------------------------------------
+    # -- messages of instances --------------------------------------------------------------------------
 
     def on_ready(self, instance: Instance, message: Ready) -> None:
-        """An engine is built; it pulls before it samples."""
+        """An instance is ready; it pulls weights before it samples."""
         self.state.registry.equip(instance, capacity=message.capacity, kv_tokens=message.kv_tokens)
         if self.state.config.staleness.cost_model == "online":
             instance.fit = self.state.instance_kinds.join(instance.id)
@@ -77,7 +77,7 @@ class InstanceReports:
         self.state.registry.changed[instance.peer] = None
 
     def on_generated(self, instance: Instance, message: Generated) -> None:
-        """Take new tokens; groups that are complete by them are to be scored."""
+        """Take new tokens, and send groups that they complete to scoring."""
         told, pace_s = instance.told, self._pace_s(instance)
         assert isinstance(told, ToldInstance), f"{instance.name} is told what to generate"
         first = 0
@@ -97,7 +97,7 @@ class InstanceReports:
         self.state.accounts.take_late(lost)
 
     def _take(self, instance: Instance, message: Generated, first: int, pace_s: float) -> int:
-        """Take deltas from the first of these on; returns the tokens that nobody wants."""
+        """Take the deltas from number `first` on; returns the number of late tokens."""
         lost, now, peer = 0, self.state.awake_s, instance.peer
         find = self.state.groups.get
         for group_id, number, attempt, start, count, policy_version, ending in message.rows_from(first):
@@ -127,7 +127,7 @@ class InstanceReports:
     def _take_steady(
         self, instance: Instance, message: Generated, attempts: list[Given], pace_s: float
     ) -> int:
-        """The same as `_take` of a report of attempts that do nothing but go on, and line up by that."""
+        """As `_take`, for a report that only continues attempts; these join the columns of the instance."""
         now, peer, policy_version = self.state.awake_s, instance.peer, message.policy_versions[0]
         find, lost = self.state.groups.get, 0
         columns = (attempts, message.groups, message.members, message.attempts, message.starts)
@@ -168,9 +168,9 @@ class InstanceReports:
             self.state.requeue(member)
 
     def on_silent(self, instance: Instance, members: Sequence[Trajectory]) -> None:
-        """Move trajectories that got no token in their time to other instances.
+        """Move trajectories that got no token within `limits.token_s` to other instances.
 
-        Those that this happens to repeatedly are set aside.
+        A prompt whose response is moved too often is set aside.
         """
         limit = f"limits.token_s allows {self.state.config.limits.token_s:g} s"
         text = f"{members[0].id} got no token on {instance.name}; {limit}, so it goes on elsewhere."
@@ -189,7 +189,7 @@ class InstanceReports:
     def _has_failed_too_often(self, group: Group, member: Trajectory, reason: str) -> bool:
         """Count a failure of a response, and set its prompt aside if it was one too many.
 
-        An instance that fails once fails all siblings that it has: that is once for each of them.
+        One failure of an instance fails all siblings there, and counts once for each of them.
         """
         known = self._failures = {id: n for id, n in self._failures.items() if id.group in self.state.groups}
         known[member.id] = known.get(member.id, 0) + 1
@@ -217,11 +217,10 @@ class InstanceReports:
     def on_pull_failed(
         self, instance: Instance, message: PullFailed, *, is_awaited: bool
     ) -> PeerFaulted | None:
-        """Retry with the newest version.
+        """Retry with the newest version; returns the fault of the peer to blame after too many failures.
 
-        Now, or, if the trainer that published it died (`is_awaited`), once it is published again. Before the
-        last time a lease passes: a trainer that has died is known to have done so by then. Returns who is at
-        fault if the instance has failed too often.
+        The retry comes at once or, if the trainer that published the version died (`is_awaited`), when it is
+        published again. The last try comes a lease later, by when the death of a trainer would be known.
         """
         if instance.pulling != message.policy_version:
             return None
@@ -246,10 +245,7 @@ class InstanceReports:
         return self._at_fault(instance, message) if instance.pull_failures >= MAX_PULL_FAILURES else None
 
     def _at_fault(self, instance: Instance, message: PullFailed) -> PeerFaulted:
-        """Who is to blame for failing pulls.
-
-        The instance, or the trainer if no instance could pull what it has published.
-        """
+        """The peer to blame for failing pulls: the instance, or the trainer if no instance could pull."""
         version, trainer = message.policy_version, self.state.registry.trainer()
         others = [one for one in self.state.registry.instances() if one.ready and one is not instance]
         is_nobodys = bool(others) and all(other.pull_failures for other in others)
@@ -262,7 +258,7 @@ class InstanceReports:
         return PeerFaulted(trainer.peer, reason)
 
     def _is_of_evaluation_alone(self, message: PullFailed) -> bool:
-        """Whether the exact evaluation that goes on wants this version, which nobody has, and nobody else."""
+        """Whether only an exact evaluation needs this version, and no instance has it."""
         found, newest, version = self.evaluation.round, self.state.versions.newest, message.policy_version
         if found is None or not found.is_exact or found.policy_version != version:
             return False
@@ -270,7 +266,7 @@ class InstanceReports:
         return not is_newest and all(i.next_version != version for i in self.state.registry.instances())
 
     def give_up_lost_evaluation(self) -> None:
-        """End an evaluation whose version was lost with its trainer, and is not made again."""
+        """End an exact evaluation whose version was lost with its trainer and will not be made again."""
         found = self.evaluation.round
         if found is None or not self.evaluation.is_lost:
             return
@@ -278,7 +274,7 @@ class InstanceReports:
             self._give_up_evaluation("was lost with its trainer, which went on from a newer one.")
 
     def _give_up_evaluation(self, reason: str) -> None:
-        """Its version cannot be had any more, so what is left of it can never be answered exactly."""
+        """Fail the open prompts of an exact evaluation whose version cannot be pulled any more."""
         assert self.evaluation.round is not None
         text = f"version {self.evaluation.round.policy_version} {reason}"
         is_agent = self.state.config.agent.is_on
@@ -290,7 +286,7 @@ class InstanceReports:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _learn(self, instance: Instance, before: InstanceStatus, after: InstanceStatus) -> None:
-        """Bring the cost model of the instance and of those like it up to date."""
+        """Update the cost model of the instance and of instances like it."""
         registry, kinds = self.state.registry, self.state.instance_kinds
         known = instance.fit.coefficients if instance.fit else None
         instance.fit = kinds.observe(instance.id, before, after)
@@ -299,7 +295,7 @@ class InstanceReports:
                 registry.changed[registry.instance(number).peer] = None
 
     def _predict_again(self, instance: Instance, group: Group, member: Trajectory, pace_s: float) -> None:
-        """Predict again how long a response becomes, and whether that is soon enough."""
+        """Predict the length of a response again, and whether it will be finished in time."""
         had = member.response_tokens
         at_end = self.state.expected_tokens(group, member)
         is_urgent = (at_end - had) * pace_s > self._steps_left(group)
@@ -326,7 +322,7 @@ class InstanceReports:
 
 
 def _line_up(instance: Instance, key: Key, member: Trajectory, policy_version: int) -> None:
-    """What goes on here stands in the columns of the instance from now on."""
+    """Keep the progress of an attempt in the columns of its instance from now on."""
     told = instance.told
     assert isinstance(told, ToldInstance), f"{instance.name} is told what to generate"
     given = told.given.get(key)

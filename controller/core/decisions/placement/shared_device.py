@@ -1,11 +1,11 @@
-"""Who has the one device of a colocated run: instances and trainer work in turn (`placement: colocated`).
+"""Which side holds the one device of a colocated run: rollout and trainer in turn (`placement: colocated`).
 
-Invariants: the device is given to one side only when nobody of the other holds it, and no process of the
-other is still ending; who is told to release has been told before to hand back what it runs, so nothing is
-lost and a trajectory goes on where it stood; an instance that has released has no weights, so it is given
-nothing before it has pulled again; a trainer has the device from the moment that it loads its model until
-what it has made is published and saved. An evaluation that goes on keeps the device with the instances until
-its responses are there; a trainer that starts over goes before it.
+Invariants: the device is given to one side only when no worker of the other holds it and no process of the
+other is still ending; an instance is told to hand back its trajectories before it is told to release, so
+nothing is lost and they continue where they stood; an instance that has released has no weights, so it gets
+no work before it has pulled again; a trainer has the device from loading its model until its version is
+published and saved. An evaluation in progress keeps the device on the rollout side until its responses are
+there, unless a trainer starts over.
 """
 
 from collections.abc import Iterator
@@ -19,17 +19,17 @@ MEGABYTE = 1 << 20
 
 
 class SharedDevice:
-    """Lets the two sides have it in turn; of a run whose sides have devices of their own it does nothing."""
+    """Passes the device between the two sides; does nothing in a run that is not colocated."""
 
     def __init__(self, state: RunState, evaluation: EvaluationRounds) -> None:
         self.state, self.evaluation = state, evaluation
         self.side: Side = "trainer"
-        """Whose turn it is, or is going to be."""
+        """The side whose turn it is, or will be once the device is free."""
         self._changing_since: float | None = None  # None while the run starts
-        self._peak: dict[str, int] = {}  # bytes, of those of a side that have released in this change
+        self._peak: dict[str, int] = {}  # bytes by role, over the workers that have released in this change
 
     def restart(self) -> None:
-        """The controller was started again: its own workers have ended with the one before."""
+        """The controller was restarted: local workers ended with the one before."""
         is_shared = self.state.config.is_colocated
         self.state.device = "changing" if is_shared else "own"
         self.side, self._changing_since = "trainer", None
@@ -37,10 +37,10 @@ class SharedDevice:
             worker.device = "none" if is_shared and worker.role in SIDES else "own"
 
     def run(self, *, is_unfinished: bool, has_next: bool) -> None:
-        """See whose turn it is, call the other side off, and hand the device over once it is free.
+        """Choose the side whose turn it is, have the other side release, and hand the free device over.
 
-        `is_unfinished`: the trainer has something to train, publish or save; `has_next`: it could begin on
-        something.
+        `is_unfinished`: the trainer has something to train, publish or save; `has_next`: it could begin a
+        batch or a checkpoint.
         """
         self.side = self._next_side(is_unfinished, has_next)
         held = [worker for worker in self._of_sides() if worker.role != self.side and worker.device != "none"]
@@ -60,7 +60,7 @@ class SharedDevice:
                     self.state.send(trainer.peer, Take())
 
     def on_released(self, worker: Worker, message: Released) -> None:
-        """Nothing of this worker is left on the device."""
+        """A worker has left the device."""
         worker.device = "none"
         if isinstance(worker, Instance):
             worker.policy_version = -1
@@ -74,7 +74,7 @@ class SharedDevice:
         figures[name] = max(figures.get(name, 0.0), _megabytes(message.left_bytes))
 
     def check(self) -> None:
-        """The two sides never have the device at once."""
+        """The two sides never hold the device at once."""
         workers = self.state.registry.workers.values()
         if self.state.device == "own":
             assert all(worker.device == "own" for worker in workers), "a device of its own, and yet shared"
@@ -84,7 +84,7 @@ class SharedDevice:
         if self.state.device != "changing":
             assert holders <= {self.state.device}, f"the {holders} have it, and it is {self.state.device}'s"
         for instance in self.state.registry.instances():
-            is_without = instance.device == "none" and instance.ready  # else what one before it has left
+            is_without = instance.device == "none" and instance.ready  # else it may have a predecessor's
             assert not (is_without and instance.running), f"{instance.name} runs without a device"
             assert instance.device == "held" or not instance.is_routable, f"{instance.name} takes work"
 
@@ -95,10 +95,10 @@ class SharedDevice:
         return (worker for worker in self.state.registry.workers.values() if worker.role in SIDES)
 
     def _next_side(self, is_unfinished: bool, has_next: bool) -> Side:
-        """Whose turn it is."""
+        """The side whose turn it is."""
         trainer = next((worker for worker in self._of_sides() if worker.role == "trainer"), None)
         if trainer is None:
-            return "rollout"  # it goes on until there is one
+            return "rollout"  # which works until there is a trainer
         if not trainer.ready or is_unfinished:
             return "trainer"
         if self.side == "rollout" and self._is_evaluating():
@@ -114,7 +114,7 @@ class SharedDevice:
         return any(instance.evaluating for instance in self.state.registry.instances())
 
     def _is_ending(self) -> bool:
-        """Whether a process of the other side was told to end, or has, and the host has not said so yet."""
+        """Whether a process of the other side is ending, as far as the host has reported."""
         registry = self.state.registry
         return any(
             local.role in SIDES and local.role != self.side and local.deadline is None
@@ -123,7 +123,7 @@ class SharedDevice:
         )  # fmt: skip
 
     def _call_off(self, worker: Worker) -> None:
-        """Have it hand back what it runs, and leave the device."""
+        """Tell a worker to hand back what it runs, and to release the device."""
         if isinstance(worker, Instance) and worker.running:
             attempts = tuple(id.attempt(number) for id, number in worker.running.items())
             self.state.send(worker.peer, Interrupt(attempts))
@@ -141,7 +141,7 @@ class SharedDevice:
         spent_s = 0.0 if self._changing_since is None else state.now - self._changing_since
         figures["device/changing_s"] = round(figures.get("device/changing_s", 0.0) + spent_s, 3)
         self._peak = {}
-        for instance in state.registry.instances():  # each is to pull now
+        for instance in state.registry.instances():  # each has to pull now
             state.registry.changed[instance.peer] = None
 
 

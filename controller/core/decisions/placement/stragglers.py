@@ -1,6 +1,6 @@
-"""Stragglers at the bound: what happens to the groups that alone hold the next batch back.
+"""Applies `staleness.stragglers` to the last groups that hold the next batch back.
 
-Invariant: a group is given up or cut short only while the trainer waits for it alone.
+Invariant: a group is restarted or cut short only while the trainer waits for nothing but such groups.
 Source: StaleFlow (arXiv 2601.12784): the proactive filter of its release.
 """
 
@@ -16,14 +16,14 @@ class Stragglers:
 
     @property
     def is_off(self) -> bool:
-        """Whether stragglers are waited for."""
+        """Whether the next batch simply waits for stragglers."""
         return self.state.config.staleness.stragglers == "wait"
 
     def give_up(self) -> None:
         """Apply `staleness.stragglers` to the groups that the next batch is waiting for.
 
-        The caller consumes at once: a group that starts again under the weights that it had before would be
-        due for the same batch, and so hold it back again.
+        The caller consumes at once: a group that started again under the same version would be due for the
+        same batch, and hold it back again.
         """
         staleness, ledger = self.state.config.staleness, self.state.ledger
         if ledger.is_ready():

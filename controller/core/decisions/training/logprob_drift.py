@@ -1,6 +1,6 @@
-"""Whether engine and trainer still mean the same policy, as far as the logprobs of what was sampled tell.
+"""Warns when the logprobs of engine and trainer drift apart, so that they no longer share one policy.
 
-Invariant: one warning of each kind when it begins, and the next only after a batch that was as it should be.
+Invariant: each kind of drift is warned of once, and again only after a batch without it.
 """
 
 from collections import deque
@@ -9,31 +9,31 @@ from math import inf
 from statistics import median
 
 GAP = "logprob_gap_p99"
-MEMORY = 50  # batches that the running median looks back on
-ENOUGH = 10  # batches before it counts
-MANY_TIMES = 5.0  # a gap grows with staleness and learning rate, hardly ever so much at once
+MEMORY = 50  # batches of the running median
+ENOUGH = 10  # batches from which on the median counts
+MANY_TIMES = 5.0  # staleness and learning rate hardly ever raise the gap so much at once
 ROUNDING = 0.02  # nats; below this a gap is what bfloat16 and another order of additions make
 TEMPERATURE = 0.03  # share; an engine in bfloat16 is 0.002 off (python -m benchmarks.engine_mismatch)
 CUT = 0.01  # probability; 0.0007 at most in the 140 steps of a quickstart at staleness 0 to 2
-ERRORS = 4.0  # standard errors on top of these: by chance once in 30,000 batches
-FRESH_TOKENS = 100  # that tell a temperature
+ERRORS = 4.0  # standard errors on top of these; exceeded by chance once in 30,000 batches
+FRESH_TOKENS = 100  # least tokens from which a temperature is estimated
 LEAST_KL = 1e-6  # nats; of rounding in float32 1e-11 at most, of a temperature 5 % off 2e-4
-OF_CUT = {"engine/cut", "engine/cut_error"}  # figures that tell of one kind only together
+OF_CUT = {"engine/cut", "engine/cut_error"}  # metrics that are judged only together
 OF_TEMPERATURE = {"engine/temperature", "engine/temperature_error", "engine/fresh_tokens"}
 
 
 class LogprobDrift:
-    """Watches what the trainer reports of the logprobs of each batch (workers/trainer/losses/metrics.py)."""
+    """Watches the logprob metrics of each batch (workers/trainer/losses/metrics.py)."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
         self._gaps: deque[float] = deque(maxlen=MEMORY)
-        self._warned: dict[str, None] = {}  # kinds that were said and are not over
+        self._warned: dict[str, None] = {}  # kinds of drift that were warned of and persist
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """One warning for each kind of drift that begins with this batch.
+        """A warning for each kind of drift that begins with this batch; None if none does.
 
-        Metrics that lack a figure of a kind say nothing about that kind.
+        A kind whose metrics are missing is not judged.
         """
         new: list[str] = []
         for kind, text in self._judge(metrics):
@@ -45,7 +45,7 @@ class LogprobDrift:
         return "\n".join(new) or None
 
     def _judge(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str | None]]:
-        """(kind, what is wrong or None) of what these metrics tell."""
+        """(kind, what is wrong or None) for each kind of drift that these metrics can show."""
         if (gap := metrics.get(GAP)) is not None:
             yield "gap", self._gap(gap, metrics.get("mismatch_kl", 0.0))
         cut = None
@@ -75,9 +75,9 @@ class LogprobDrift:
 
 
 def is_other_temperature(metrics: Mapping[str, float]) -> bool:
-    """Whether the tokens that the very weights sampled tell of another temperature than the trainer's.
+    """Whether tokens sampled from exactly the trained weights show another temperature than the trainer's.
 
-    A policy that is sure of every token has no slope to measure but that of rounding.
+    With a policy that is certain of every token the estimate would measure rounding alone.
     """
     if not _tells_temperature(metrics):
         return False

@@ -1,10 +1,9 @@
-"""Which batch the trainer works on, and which batches are kept so that another trainer can be fed them again.
+"""The batch that the trainer works on, and the batches kept so that a successor can repeat them.
 
-Invariants: a batch is kept, items and payload, until the oldest checkpoint to which a trainer may fall back
-covers the version that it made, so that any of them will do if newer ones are damaged; the trainer gets
-batches in the order of versions, one at a time, each the next one from where it stands; a version that the
-run has made before is made again only by a trainer that stands behind it. What was sent ahead of a batch
-counts for the trainer that got it alone: its successor gets the whole.
+Invariants: a batch is kept, items and payload, until the oldest checkpoint that a trainer may fall back to
+covers its version, so that any of these checkpoints will do if newer ones are damaged; the trainer gets
+batches in the order of versions, one at a time; a version is made again only by a trainer that holds an older
+one. Groups that were sent ahead of a batch count only for that trainer: its successor gets the whole batch.
 """
 
 from controller.core.commands import DropPayload, Warn
@@ -16,41 +15,41 @@ from protocol.ids import PeerId
 from protocol.messages import Retire, Train, TrainAhead
 
 MAX_UNSAVED = 200  # batches; then a checkpoint is due whatever `trainer.checkpoint_steps` says
-MAX_COVERED = 200  # batches kept for a fall back: a checkpoint further behind the newest is none
+MAX_COVERED = 200  # batches kept behind the newest checkpoint; older checkpoints are no fallback
 
 
 class TrainerBatches:
-    """The trainer's place among the batches."""
+    """Feeds batches to the trainer, and again to its successors."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.saved_version = -1
-        """Newest version that a complete checkpoint holds."""
+        """Newest version with a complete checkpoint; -1 before the first."""
         self._saved: list[int] = []  # versions of the checkpoints that the trainer keeps, oldest first
         self._held: int | None = None  # version that the trainer holds; None without a trainer
-        self._fed: int | None = None  # train_version of the batch that it works on
+        self._fed: int | None = None  # train_version of the trainer's batch
         self.ahead: list[int] = []
-        """Groups of the next batch that the trainer has been sent."""
+        """Groups that the trainer was sent ahead of their batch."""
         self.is_ahead = False
-        """Whether it works on some of them, with none of the batch's other work in hand."""
-        self._kept_of = (-1, 0)  # train_version and number of the groups that `_kept` is of
+        """Whether the trainer works on groups sent ahead."""
+        self._kept_of = (-1, 0)  # train_version and number of samples that `_kept` was made for
         self._kept: tuple[KeptGroup, ...] = ()
 
     @property
     def making(self) -> int | None:
-        """The version that the trainer makes now, of a batch or of streamed groups; None if it makes none."""
+        """The version that the trainer is making, from a batch or from streamed groups; None if none."""
         if self.is_ahead and self._held is not None:
             return self._held + 1
         return None if self._fed is None else self._fed + 1
 
     @property
     def oldest_start(self) -> int:
-        """Oldest version from which a trainer can be brought to where the run is, by the kept batches."""
+        """Oldest version from which a trainer can catch up with the run by the kept batches."""
         return min([*self.state.batches, self.state.steps])
 
     @property
     def is_behind(self) -> bool:
-        """Whether the trainer is still making versions again that were lost with the one before it."""
+        """Whether the trainer is repeating versions that were lost with its predecessor."""
         return self._held is not None and self._held < self.state.steps
 
     @property
@@ -63,9 +62,9 @@ class TrainerBatches:
         return is_wanted and self.saved_version < steps > 0
 
     def attach(self, peer: PeerId, policy_version: int) -> None:
-        """Feed a trainer that is ready, and holds this version, the batches that it has missed.
+        """Feed a ready trainer that holds `policy_version` the batches that it has missed.
 
-        Ends the run if they do not lead from that version to where the run is.
+        Ends the run if the kept batches do not lead from that version to the newest.
         """
         steps, oldest = self.state.steps, self.oldest_start
         if not oldest <= policy_version <= steps:
@@ -75,24 +74,24 @@ class TrainerBatches:
         self._held = policy_version
         if policy_version < self.saved_version:
             self._fall_back(policy_version)
-        if policy_version:  # it came out of a complete checkpoint, of which we may not have heard
+        if policy_version:  # it was loaded from a complete checkpoint that may not have been reported
             self.cover(policy_version)
         for version in self.state.versions.freed:
-            # what it holds it publishes first, and where nothing newer is visible everybody pulls that
+            # a trainer publishes the version it holds first; if none is visible, instances pull that one
             is_first = version == policy_version and self.state.versions.newest is None
             if not is_first and self.state.versions.get(version) is None:
                 self.state.send(peer, Retire(version))
         self.go_on(peer)
 
     def lose(self) -> None:
-        """There is no trainer any more."""
+        """The trainer is gone."""
         self._held = self._fed = None
         self.ahead, self.is_ahead = [], False
 
     def send_ahead(self, groups: list[Group], peer: PeerId) -> None:
         """Let the trainer begin on groups that are certain to be in the next batch.
 
-        One such order is out at a time: groups that become certain meanwhile are packed together.
+        One such order is in progress at a time, so groups that become certain meanwhile go together.
         """
         assert self._held is not None, "nobody is there to begin"
         assert not self.is_ahead, "it has begun on others"
@@ -102,24 +101,24 @@ class TrainerBatches:
         self.state.send(peer, TrainAhead(self._held, items, self.state.config.is_cut))
 
     def on_ahead(self, train_version: int) -> None:
-        """The trainer has done what it was sent ahead of this batch."""
+        """The trainer has finished the groups that it was sent ahead of this batch."""
         self.is_ahead = self.is_ahead and train_version != self._held
 
     def add(self, batch: Batch, peer: PeerId) -> None:
-        """The next batch was consumed, and goes to the trainer."""
+        """Keep a consumed batch, and send it to the trainer."""
         assert self._held == batch.train_version, f"batch {batch.train_version}, trainer at {self._held}"
         self.state.batches[batch.train_version] = batch
         self.go_on(peer)
 
     def go_on(self, peer: PeerId) -> None:
-        """Send the batch that follows from where the trainer stands, if it was consumed already."""
+        """Send the next batch from the version that the trainer holds, if it was consumed already."""
         batch = None if self._held is None else self.state.batches.get(self._held)
         if batch is None:
             return
         newest = self.state.versions.newest
-        # the newest is published again: it may be gone with the trainer that made it
+        # the newest version is published again, as it may be lost with the trainer that made it
         is_published = newest is not None and newest.policy_version > batch.train_version + 1
-        is_published |= self.state.config.trainer.is_supervised  # nobody would read it
+        is_published |= self.state.config.trainer.is_supervised  # there nothing reads it
         self._fed = batch.train_version
         ahead = sum(item.group in self.ahead for item in batch.items) if self.ahead else 0
         is_cut = self.state.config.is_cut
@@ -128,13 +127,13 @@ class TrainerBatches:
         self.ahead, self.is_ahead = [], False
 
     def _samples_of(self, batch: Batch) -> tuple[int, ...]:
-        """Groups that the trainer tells of; none of a batch whose step was accounted before."""
+        """Groups whose tokens the trainer reports on; none if the step of the batch was accounted before."""
         return asked_groups(self.kept(batch)) if batch.train_version >= self.state.steps else ()
 
     def kept(self, batch: Batch) -> tuple[KeptGroup, ...]:
-        """What people may read of a batch whose step is not accounted: chosen once, when it is consumed.
+        """Samples of a batch whose step is not accounted yet: chosen once, when it is consumed.
 
-        Only a run that was taken up again with another number of samples chooses again.
+        They are chosen again only if the run is resumed with another `samples.groups`.
         """
         config = self.state.config
         count = 0 if config.trainer.is_supervised else config.samples.groups  # there nothing was sampled
@@ -146,14 +145,14 @@ class TrainerBatches:
         return self._kept
 
     def finish(self, policy_version: int) -> bool:
-        """Whether the trainer was asked to make this version; it holds it from now on."""
+        """Note that the trainer made a version; returns whether it was asked to."""
         if self._fed is None or policy_version != self._fed + 1:
             return False
         self._held, self._fed = policy_version, None
         return True
 
     def _fall_back(self, policy_version: int) -> None:
-        """The checkpoints after this version cannot be used any more."""
+        """The checkpoints of newer versions turned out to be unusable."""
         self.state.emit(
             Warn(
                 f"The trainer began at version {policy_version}, though a checkpoint of version "
@@ -165,9 +164,9 @@ class TrainerBatches:
         self.saved_version = policy_version or -1
 
     def cover(self, policy_version: int) -> None:
-        """Drop the batches that the oldest checkpoint that counts has made unnecessary.
+        """Drop the batches before the oldest checkpoint that may be fallen back to.
 
-        `policy_version`: that of a checkpoint that is complete now.
+        `policy_version`: version of a checkpoint that is complete now.
         """
         self.saved_version = max(self.saved_version, policy_version)
         keep = self.state.config.trainer.keep_checkpoints

@@ -1,8 +1,8 @@
-"""The training side of the core: when a batch goes to the trainer, and what follows from a step.
+"""Consumes batches for the trainer, accounts its steps and asks for checkpoints.
 
-Invariants: the trainer has at most one batch; a batch is consumed in the order of versions, once, however
-often it is trained on because a trainer was lost; no trajectory in it is older than the bound, which is
-asserted here where it counts; each step is reported once.
+Invariants: the trainer has at most one batch; batches are consumed once and in the order of versions, however
+often one is trained on because a trainer was lost; no trajectory in a batch is older than the bound, which is
+asserted here; each step is reported once.
 """
 
 from collections import Counter
@@ -33,45 +33,45 @@ from strategies import pacing
 
 
 class Training:
-    """Feeds the trainer."""
+    """Decides what the trainer does."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.trainer_batches = TrainerBatches(state)
-        self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
+        self.batch: tuple[int, ...] = ()  # consumed groups whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being written
         self._idle_since: float | None = None
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
         self._ready_at: float | None = None  # since when no straggler holds that batch back
         self._consumed_at: float | None = None
-        self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
+        self.held_until: float | None = None  # when a ready batch that is held for an even pace will be sent
         self.figures = BatchFigures((), 0)
-        """Of the batch."""
+        """Figures of that batch."""
         self._sources = [source.name for source in state.config.data.sources]
         self.drift = LogprobDrift(state.config.trainer.logprob_gap_warning)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to do for the trainer that its next batch must wait for."""
+        """Whether a batch is in training or has to be repeated, so that the next one must wait."""
         return bool(self.batch) or self.trainer_batches.is_behind
 
     @property
     def is_working(self) -> bool:
-        """Whether a trainer is there and doing it."""
+        """Whether the trainer is working on a batch now."""
         return self.trainer_batches.making is not None
 
     def go_on(self) -> None:
-        """Do a little of what may be done at any event, for batches of thousands of groups."""
+        """Do a part of the work that is spread over events, as batches may have thousands of groups."""
         self.figures.go_on()
         self.state.disposal.go_on()
 
     def can_begin(self) -> bool:
-        """Whether a batch would go to the trainer now if it were ready."""
+        """Whether a complete batch would be sent to the trainer now."""
         return self._is_free() and not self._holds()
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a trainer that is ready has something in hand: to train, to publish or to save."""
+        """Whether the ready trainer has something to train, publish or save."""
         trainer = self.state.registry.trainer()
         if trainer is None:
             return False
@@ -82,7 +82,7 @@ class Training:
 
     @property
     def has_next(self) -> bool:
-        """Whether a trainer that has nothing in hand could begin on something."""
+        """Whether an idle trainer could begin a batch or a checkpoint."""
         if self.state.ending is not None:
             return self.is_unsaved
         is_save_due = self.trainer_batches.is_save_due and self.checkpoint_of is None
@@ -128,7 +128,7 @@ class Training:
     def run_ahead(self) -> None:
         """Let a waiting trainer begin on groups that are certain to be in its batch.
 
-        At least one group is left, with which it takes the step.
+        At least one group is held back for the `Train` that takes the step.
         """
         if not self.state.config.trainer.streaming or self.state.paused is not None:
             return
@@ -148,9 +148,9 @@ class Training:
         return is_there and not self.is_busy and may
 
     def _holds(self) -> bool:
-        """Whether a ready batch had better wait, so that steps come at an even pace.
+        """Whether a ready batch waits so that steps come at an even pace; sets `held_until` if so.
 
-        It waits while a group is still generated that started before all others of the window.
+        It waits no longer than groups with a reservation are still generated.
         """
         state, staleness = self.state, self.state.config.staleness
         if self._consumed_at is None or not state.strategy_settings.is_tail_bound:
@@ -163,7 +163,7 @@ class Training:
         return True
 
     def _adapt(self) -> None:
-        """Learn from the wait for this batch how many groups ought to be in the system."""
+        """Adapt the cap on groups in the system to the wait for this batch."""
         state, now = self.state, self.state.now
         if self._consumed_at is not None and self._idle_since is not None:
             period_s = max(now - self._consumed_at, 1e-9)
@@ -205,11 +205,11 @@ class Training:
 
     @property
     def _least_cap(self) -> float:
-        """Groups that make a batch: with fewer in the system none would ever be complete."""
+        """Groups of one batch; with fewer in the system no batch would ever be complete."""
         return float(self.state.ledger.batch_groups + self.state.ledger.spare_groups)
 
     def restart(self) -> None:
-        """The controller was started again, perhaps with another configuration."""
+        """The controller was restarted, perhaps with another configuration."""
         self.state.pace = self.state.pace._replace(cap=max(self.state.pace.cap, self._least_cap))
         self.end_after_last_step()
 
@@ -223,19 +223,19 @@ class Training:
         return states["waiting"] / max(1, states["waiting"] + at_work)
 
     def on_ready(self, trainer: Worker, message: Ready) -> None:
-        """A trainer is there; it gets what it has missed, then waits for batches."""
+        """A trainer is ready: send it the batches that it has missed."""
         self._idle_since = self.state.now
         self.state.versions.passed = message.policy_version - 1
         self.trainer_batches.attach(trainer.peer, message.policy_version)
         self.save_if_due(trainer)
 
     def on_lost(self) -> None:
-        """The trainer is gone: its successor goes on from a checkpoint, with the batches kept since."""
+        """The trainer is gone; its successor resumes from a checkpoint with the batches kept since."""
         self.trainer_batches.lose()
         self.checkpoint_of = self.held_until = None
 
     def on_finished(self, trainer: Worker, message: TrainStepFinished) -> bool:
-        """Account a finished batch and write its line; returns whether the run is a step further."""
+        """Account a finished batch and report its step; returns whether the step is new."""
         if not self.trainer_batches.finish(message.policy_version):
             return False
         self._idle_since = self.state.now
@@ -251,7 +251,7 @@ class Training:
         return is_new
 
     def end_after_last_step(self) -> None:
-        """End the run if it has made its steps."""
+        """End the run if it has made all its steps."""
         if self.state.steps >= self.state.config.run.steps:
             self.state.end(f"All {self.state.steps} train steps are made.", is_success=True)
 
@@ -298,26 +298,25 @@ class Training:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether something is being trained, or was and no checkpoint holds it."""
+        """Whether a batch is in training, or a finished step is in no checkpoint."""
         return bool(self.batch) or self.trainer_batches.saved_version < self.state.steps > 0
 
     @property
     def may_save(self) -> bool:
-        """Whether the trainer holds the newest version, and nothing but what it is asked for comes between.
+        """Whether the trainer can save now: it holds the newest version and is writing no checkpoint.
 
-        It takes what belongs to a checkpoint before anything that it is asked for later, and writes it while
-        it goes on; one at a time.
+        A trainer copies the state to be saved before it handles later orders, and writes it meanwhile.
         """
         has_device = self.state.device in ("own", "trainer")
         return not self.is_busy and self.checkpoint_of is None and has_device
 
     @property
     def holds_up_the_end(self) -> bool:
-        """Whether a trainer that is there has something in hand, or awaits the device to save the rest."""
+        """Whether the end waits for the attached trainer: it works, saves, or needs the device to save."""
         return self.is_busy or self.checkpoint_of is not None or (self.is_unsaved and not self.may_save)
 
     def save_if_due(self, trainer: Worker) -> None:
-        """Ask this trainer, which is ready, for a checkpoint if one is due and nothing comes between."""
+        """Ask the ready trainer for a checkpoint if one is due and it can save now."""
         if self.trainer_batches.is_save_due and self.may_save:
             self.save(trainer)
 
@@ -328,7 +327,7 @@ class Training:
         self.state.send(trainer.peer, SaveCheckpoint(self.state.steps))
 
     def on_saved(self, message: CheckpointSaved) -> None:
-        """A checkpoint is complete: the batches that it covers are not needed any more."""
+        """A checkpoint is complete: drop the batches that it covers."""
         if self.checkpoint_of == message.policy_version:
             self.checkpoint_of = None
             self.trainer_batches.cover(message.policy_version)
@@ -337,10 +336,9 @@ class Training:
                 self.save_if_due(trainer)
 
     def is_awaited(self, policy_version: int) -> bool:
-        """Whether this version, the newest, will be published again.
+        """Whether this version is the newest and will be published again.
 
-        It will if its trainer is lost, or if the successor has not made it again, or not published
-        it yet.
+        It will if its trainer is lost, or its successor has not made or not published it again yet.
         """
         newest = self.state.versions.newest
         is_newest = newest is not None and newest.policy_version == policy_version
@@ -350,10 +348,10 @@ class Training:
         return isinstance(trainer.told, ToldTrainer) and policy_version in trainer.told.may_publish
 
     def _check_bound(self, contributions: list[Contribution], *, train_version: int) -> None:
-        """Count the ages of what is trained; a strict ledger that lets one through has a bug."""
+        """Count the staleness of a batch, and assert the bound if the ledger promises it."""
         ages = ages_of(contributions, train_version)
         if ages.total() < sum([len(contribution.items) for contribution in contributions]):
-            for one in contributions:  # some have no token at all
+            for one in contributions:  # trajectories without a sampled token
                 ages[train_version - one.oldest] += len(one.items) - sum(one.first_versions.values())
         self.state.accounts.consume(+ages)
         if self.state.ledger.is_strict:

@@ -1,7 +1,7 @@
-"""The life of a policy version: published by the trainer, visible, and freed when nobody needs it.
+"""The life of a policy version: published by the trainer, visible, and freed when nothing needs it.
 
-Invariants: versions become visible in order; one that is held for an evaluation may be shown again; what is
-freed is freed everywhere: at the trainer, and on the hosts that hand it on.
+Invariants: versions become visible in order, but one held for an evaluation may be shown again; a version is
+freed everywhere: at the trainer, and on the hosts that relay it.
 """
 
 from controller.core.decisions.versions.relay_tree import RelayTree
@@ -14,17 +14,17 @@ from protocol.messages import PolicyPublished, Retire
 
 
 class Publication:
-    """Shows versions, and frees them."""
+    """Makes versions visible, and frees them."""
 
     def __init__(self, state: RunState, relay_tree: RelayTree, evaluation: EvaluationRounds) -> None:
         self.state = state
         self.relay_tree, self.evaluation = relay_tree, evaluation
 
     def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
-        """A version became visible, or was written once more by a trainer that started over."""
+        """The trainer published a version, or published it again after it started over."""
         versions = self.state.versions
         if not trainer.ready and message.policy_version > self.state.ledger.train_version:
-            # it has found what an older run of this name has left: nobody must pull that
+            # a version left on the host by an older run of this name, which must not be pulled
             self.state.send(trainer.peer, Retire(message.policy_version))
             return
         if trainer.ready:
@@ -37,11 +37,11 @@ class Publication:
             versions.show_again(published)
         elif not versions.renew(published):
             self._free_at(trainer.peer, message.policy_version)
-        elif published != before:  # who has the old one cannot hand it on in its place
+        elif published != before:  # instances with the old one cannot relay it as the new one
             self.relay_tree.retire(message.policy_version)
 
     def retire(self) -> None:
-        """Free versions that nobody needs any more."""
+        """Free versions that are no longer needed."""
         if self.state.versions.count < 2:  # the newest is never freed
             return
         trainer = self.state.registry.trainer()
@@ -52,6 +52,6 @@ class Publication:
                 self.relay_tree.retire(version)
 
     def _free_at(self, trainer: PeerId, policy_version: int) -> None:
-        """Tell the trainer; its successor is told again, when it is fed."""
+        """Tell the trainer to free a version; a successor is told again in `TrainerBatches.attach`."""
         self.state.versions.freed.append(policy_version)
         self.state.send(trainer, Retire(policy_version))

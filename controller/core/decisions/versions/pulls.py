@@ -1,9 +1,9 @@
-"""When instances move to newer weights: interrupt what runs, then pull.
+"""Moves instances to newer weights: interrupts their trajectories, then has them pull.
 
-Invariants: a pull is told only to an instance that is ready and not pulling; what it runs is interrupted
-first, unless the weights are swapped under it on purpose; other instances go on; a version is told only while
-it is visible; an instance that can do nothing at its version pulls, whatever the strategy says; pulls per
-step are bounded, and who is chosen beyond that is told with the ticks that follow, before any more work.
+Invariants: only a ready instance that is not pulling is told to pull; its trajectories are interrupted first,
+unless they keep their KV (`staleness.keep_kv`); other instances go on; only a visible version is pulled; an
+instance that can do nothing at its version pulls, whatever the strategy says; pulls per step are bounded, and
+the other chosen instances are told in the steps that follow at once, before any work is placed.
 Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
@@ -25,32 +25,32 @@ PULLS_PER_STEP = 128  # then other events have their turn
 
 
 class Pulls:
-    """Keeps instances as new as it pays."""
+    """Decides which instances pull, and when."""
 
     def __init__(self, state: RunState, relay_tree: RelayTree, evaluation: EvaluationRounds) -> None:
         self.state = state
         self.relay_tree, self.evaluation = relay_tree, evaluation
-        self._seen = -1  # newest version at the last decision
+        self._seen = -1  # newest version at the last decision; -1: decide again
         self._decided_at = 0.0
         self._decided_after = 0
-        self._was_placing = False  # an evaluation, at the last look
-        self._chosen: list[Instance] = []  # by the last decision, and not told yet
+        self._was_placing = False  # whether an evaluation had responses to place at the last look
+        self._chosen: list[Instance] = []  # instances chosen by the last decision and not told yet
 
     @property
     def is_cut(self) -> bool:
-        """Whether some instances that were chosen are not told yet."""
+        """Whether chosen instances have to be told in the next step."""
         return bool(self._chosen)
 
     def end_rests(self) -> None:
-        """Instances whose rest is over may pull again."""
+        """End the rests that are over; their instances may pull again."""
         if self.state.versions.rests.end(self.state.now):
             self._seen = -1
 
     def run(self) -> None:
-        """Bring the chosen instances to the newest version."""
+        """Choose instances if a decision is due, and have them pull the newest version."""
         is_placing = self.evaluation.is_placing
         if self._was_placing and not is_placing:
-            self._seen = -1  # it held idle instances at its version until now
+            self._seen = -1  # the evaluation held idle instances at its version until now
         self._was_placing = is_placing
         newest = self.state.versions.newest
         if newest is not None and self.state.versions.is_lost(newest.policy_version):
@@ -79,15 +79,15 @@ class Pulls:
         self._pull_some(newest)
 
     def _pull_some(self, newest: Published) -> None:
-        """Tell as many of the chosen as one step may, if they are still there and may pull."""
+        """Tell the next chosen instances, if they may still pull."""
         some, self._chosen = self._chosen[:PULLS_PER_STEP], self._chosen[PULLS_PER_STEP:]
         some = self._behind(some, newest.policy_version)
         self._pull(self.relay_tree.reachable(some, newest), newest)
 
     def serve_evaluation(self) -> None:
-        """Bring one instance to the weights that an evaluation waits for, if none is there or on its way.
+        """Have one instance pull the version that an evaluation waits for, if none has it or is pulling it.
 
-        What has tokens of a version already goes on at that one or a newer one.
+        Held-out responses that have begun continue at the version of their newest token, or a newer one.
         """
         wanted = self.evaluation.wanted
         if wanted is None or not self._may_load or self.state.versions.is_lost(wanted.policy_version):
@@ -106,13 +106,13 @@ class Pulls:
 
     @property
     def _may_load(self) -> bool:
-        """Whether instances may have weights now."""
+        """Whether instances may load weights now: not while the trainer has a shared device."""
         return self.state.device in ("own", "rollout")
 
     def _must_pull(self, instance: Instance) -> bool:
-        """Whether the instance can do nothing at its version, whatever the strategy says.
+        """Whether the instance has to pull, whatever the strategy says.
 
-        It has no weights yet, or it is idle and neither fresh nor begun work may run there.
+        It has no weights yet, or it is idle and no fresh or begun work may run at its version.
         """
         if instance.policy_version < 0:
             return True
@@ -129,8 +129,8 @@ class Pulls:
     def _useful(self, versions: set[int]) -> dict[int, int]:
         """How many queued trajectories may run under each of these versions.
 
-        One that has no token yet may not run under all of them: its group would be due sooner, and others may
-        need that place.
+        An unstarted trajectory may not run under all of them: an older version makes its group due sooner,
+        and the ledger may have no place there.
         """
         tally, reach = self.state.queue.tally(), {v: self.state.ledger.reach(v) for v in sorted(versions)}
         return {
@@ -158,12 +158,12 @@ class Pulls:
         return admission.is_closed(self.state)
 
     def _behind(self, instances: Iterable[Instance], newest: int) -> list[Instance]:
-        """Those of them that have an older version and may pull."""
+        """The instances of an older version that may pull."""
         older = [instance for instance in instances if instance.policy_version < newest]
         return [one for one in self._free(older, newest) if not self.evaluation.holds(one)]
 
     def _free(self, instances: Iterable[Instance], policy_version: int) -> list[Instance]:
-        """Those of them that may be told to pull this version now."""
+        """The instances that may be told to pull this version now."""
         staleness, rests = self.state.config.staleness, self.state.versions.rests
         may_run_on = staleness.partial_rollout or staleness.keep_kv
         return [

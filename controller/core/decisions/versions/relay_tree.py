@@ -1,10 +1,9 @@
 """Relay tree: which peers a remote instance downloads a policy version from.
 
-Invariants: an instance is told its sources nearest first, and the last is the trainer, which has the version;
-every source before it has the version, or pulls it from those that follow and hands on what it has; at
-most `weights.fan_out` instances have the same first source, so the trainer's link carries a version that
-often, however many hosts there are; of one host, one instance pulls at a time, and the others find what it
-got.
+Invariants: an instance is told its sources nearest first; the last is the trainer, which has the version, and
+every other source has it, or pulls it from those that follow and relays what it has; at most
+`weights.fan_out` instances have the same first source, so the trainer's link carries a version that often,
+however many hosts there are; of one host one instance pulls at a time, and the others find its copy.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,19 +15,19 @@ from protocol.ids import PeerId
 from protocol.messages import Retire, Serve
 
 LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
-TRAINER = ""  # the root of a tree: the trainer, whichever process that is
+TRAINER = ""  # the root of a tree: the trainer, whichever process it is
 
 
 class RelayTree:
-    """The sources of each version."""
+    """The tree of sources of each version."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.parents: dict[int, dict[PeerId, PeerId]] = {}
-        """version -> puller -> the first source that it was given."""
+        """version -> pulling instance -> its first source."""
 
     def reachable(self, instances: Iterable[Instance], version: Published) -> list[Instance]:
-        """Those that could get this version now; the others are asked for what is missing."""
+        """The instances that could pull this version now; the others are asked for their endpoints."""
         pulling = {i.host for i in self.state.registry.instances() if i.pulling is not None}
         found: list[Instance] = []
         for instance in instances:
@@ -47,9 +46,8 @@ class RelayTree:
     ) -> Iterator[tuple[Instance, tuple[str, ...]]]:
         """Choose the reachable instances that may pull the version now, each with its sources.
 
-        Sources are listed nearest first; () where the version lies already. Of one host, only one instance
-        may pull, until it has answered. Each of them counts as a source of the next, so the caller is to make
-        it pull.
+        Sources are listed nearest first; () on the host where the version lies. Of one host, one instance may
+        pull at a time. Each instance counts as a source for the next one, so the caller has to make it pull.
         """
         pulling = {i.host for i in self.state.registry.instances() if i.pulling is not None}
         room: _Room | None = None
@@ -60,14 +58,14 @@ class RelayTree:
                 tree = self.parents.setdefault(version.policy_version, {})
                 room = room or self._room(tree, version.policy_version)
                 pulling.add(instance.host)
-                tree.pop(instance.peer, None)  # a pull that failed, and is told again
+                tree.pop(instance.peer, None)  # of a pull that failed and is repeated
                 source = next(s for s in room.nearest() if instance.peer not in self._ancestors(tree, s))
                 tree[instance.peer] = source
                 room.take(instance.peer, source)
                 yield instance, self._path(tree, source)
 
     def on_serving(self, worker: Worker, endpoint: str) -> None:
-        """A worker says where it hands versions on: somebody may have waited for that."""
+        """A worker reports its endpoint for versions; instances may have waited for it."""
         worker.endpoint = endpoint
         others = sorted({i.host for i in self.state.registry.instances() if i.host != worker.host})
         if endpoint.startswith(LOOPBACK) and others and self.state.config.controller.keys:
@@ -81,31 +79,31 @@ class RelayTree:
             self.state.registry.changed[instance.peer] = None
 
     def on_trainer(self, trainer: Worker) -> None:
-        """A trainer is ready, so it can be asked where it hands versions on: other hosts may have waited."""
+        """A trainer is ready and can be asked for its endpoint; instances on other hosts may have waited."""
         for instance in self.state.registry.instances():
             if instance.host != trainer.host:
                 self.state.registry.changed[instance.peer] = None
 
     def on_answer(self, instance: Instance) -> None:
-        """A pull is over: others of its host may have waited for it."""
+        """A pull has ended; other instances of its host may have waited for it."""
         if self._is_remote(instance):
             for other in self.state.registry.instances():
                 if other.host == instance.host:
                     self.state.registry.changed[other.peer] = None
 
     def retire(self, policy_version: int) -> None:
-        """Nobody needs the version any more: its copies on other hosts go too."""
+        """Free the copies of a version on all hosts."""
         self.parents.pop(policy_version, None)
         for instance in self.state.registry.instances():
             if instance.endpoint:
                 self.state.send(instance.peer, Retire(policy_version))
 
     def forget(self) -> None:
-        """No version is visible any more."""
+        """Forget all trees: no version is visible any more."""
         self.parents.clear()
 
     def check(self) -> None:
-        """The invariants above, of those that are attached."""
+        """Assert the invariants above for attached instances."""
         most = self.state.config.weights.fan_out
         for version, tree in self.parents.items():
             crowded = {peer: n for peer, n in self._children(tree, version).items() if n > most}
@@ -118,14 +116,14 @@ class RelayTree:
         return _Room(have_it, self._children(tree, policy_version), self.state.config.weights.fan_out)
 
     def _children(self, tree: dict[PeerId, PeerId], policy_version: int) -> dict[PeerId, int]:
-        """How many a source feeds, or has fed."""
+        """Number of instances that each source feeds or has fed."""
         children: dict[PeerId, int] = {}
         for peer, parent in tree.items():
             children[parent] = children.get(parent, 0) + self._has(peer, policy_version)
         return children
 
     def _ancestors(self, tree: dict[PeerId, PeerId], source: PeerId) -> list[PeerId]:
-        """A source, and those that it depends on, without the trainer."""
+        """A source and the sources that it depends on, without the trainer."""
         path: list[PeerId] = []
         while source != TRAINER and source not in path:
             path.append(source)
@@ -137,7 +135,7 @@ class RelayTree:
         return isinstance(worker, Instance) and policy_version in (worker.pulling, worker.policy_version)
 
     def _path(self, tree: dict[PeerId, PeerId], source: PeerId) -> tuple[str, ...]:
-        """Endpoints from a source to the trainer, without those that are gone."""
+        """Endpoints from a source up to the trainer, without instances that are gone."""
         workers, trainer = self.state.registry.workers, self.state.registry.trainer()
         assert trainer is not None, "an instance is reachable only while there is a trainer"
         there = [workers[peer].endpoint for peer in self._ancestors(tree, source) if peer in workers]
@@ -154,18 +152,17 @@ class RelayTree:
 
 
 class _Room:
-    """The sources of one version, nearest to the trainer first, with room for one more.
+    """The sources of one version with room for one more child, nearest to the trainer first.
 
-    One that is full is not looked at again, so choosing for all instances takes about as many looks as there
-    are instances.
+    Full sources at the front are skipped for good, so choosing for all instances takes linear time.
     """
 
     def __init__(self, sources: list[PeerId], children: dict[PeerId, int], most: int) -> None:
         self._sources, self._children, self._most = sources, children, most
-        self._full = 0  # so many of the first are
+        self._full = 0  # number of leading sources that are full
 
     def nearest(self) -> Iterator[PeerId]:
-        """Those with room."""
+        """Sources with room."""
         while self._is_full(self._sources[self._full]):
             self._full += 1
         for index in range(self._full, len(self._sources)):
@@ -173,7 +170,7 @@ class _Room:
                 yield self._sources[index]
 
     def take(self, peer: PeerId, source: PeerId) -> None:
-        """The peer pulls from this source, and becomes one."""
+        """A peer pulls from this source, and becomes a source itself."""
         self._children[source] = self._children.get(source, 0) + 1
         self._sources.append(peer)
 

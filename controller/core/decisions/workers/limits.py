@@ -1,10 +1,10 @@
-"""How long anybody is waited for: every wait on a peer has an end here, on the core's own clock.
+"""Time limits of all waits for workers, on the core's own clock.
 
-Invariants: it sees what is said and heard, and asks nobody; a worker is waited for only from the moment that
-it can do what it was asked, and only while the controller itself runs; nothing walks all trajectories: those
-of one instance are looked at once per limit, at most; what is overdue is told once.
+Invariants: this module watches messages in both directions and sends none; the time of a request counts only
+from the moment when the worker can work on it, and only while the controller itself runs; no step walks all
+trajectories: those of one instance are checked at most once per limit; an overdue worker is named once.
 
-| said | answered by | kind |
+| request | answered by | limit |
 |---|---|---|
 | Pull | Pulled, PullFailed | pull |
 | Route | a token | token |
@@ -28,41 +28,41 @@ from protocol import messages
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
 
-CALL_START_S = 300.0  # that a process of the reward function may take to start again, before the next call
-MAX_FAILED = 64  # generations of one instance in a row: it is of no use to anybody
+CALL_START_S = 300.0  # a process of the reward function may take so long to start again, before the next call
+MAX_FAILED = 64  # consecutive failed generations of one instance; then it is closed
 ORDERS = "orders"
 ANSWERS = {messages.Ready: ("ready",), messages.Serving: ("serve",), messages.Released: ("release",)}
 NO_ANSWERS = (messages.Beat, messages.InstanceStatus, messages.MachineUse, messages.Ask)
 
 
 class Silent(NamedTuple):
-    """Trajectories that got no token in their time."""
+    """Trajectories of an instance that got no token within `limits.token_s`."""
 
     instance: Instance
     members: list[Trajectory]
 
 
 class Overdue(NamedTuple):
-    """A worker that is to be closed."""
+    """A worker that exceeded a limit, and is to be closed."""
 
     worker: Worker
     reason: str
 
 
 class Limits:
-    """Knows who owes what since when."""
+    """Tracks what each worker owes, and since when."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self._duties: dict[PeerId, Duty] = {}
         self._alarms = Alarms()
-        self._absent: dict[Role, float] = {}  # roles of which nobody is ready, and since when
+        self._absent: dict[Role, float] = {}  # roles without a ready worker, and since when
         self._ending_since: float | None = None
 
     # -- clocks -----------------------------------------------------------------------------------------
 
     def next(self) -> float | None:
-        """When something is overdue unless it comes before; in the time of the run."""
+        """Next moment at which a limit may be exceeded, in seconds since the run began; or None."""
         found = self._alarms.next()
         if self._absent:  # rare, and this is asked several times per event
             moments = [found, self._absent_until(), self._end_at()]
@@ -70,20 +70,20 @@ class Limits:
         return None if found is None else found + self.state.asleep_s
 
     def _is_past(self, moment: float) -> bool:
-        """Computed as `next` does, so that who is called then finds it past."""
+        """Whether a moment has passed; computed as in `next`, so that a tick at that moment finds it past."""
         return moment + self.state.asleep_s <= self.state.now
 
     def limit_s(self, kind: str) -> float:
-        """Seconds that a kind of wait may take."""
+        """Seconds that this kind of wait may take."""
         limits = self.state.config.limits
-        if kind == "score":  # the first in line waits for a call to end, and then for its own
+        if kind == "score":  # the first in line waits for the call in progress, and then for its own
             return 2 * (self.state.config.reward.timeout_s + CALL_START_S) + limits.answer_s
         return getattr(limits, f"{kind}_s")
 
-    # -- what is said and heard -------------------------------------------------------------------------
+    # -- messages in both directions --------------------------------------------------------------------
 
     def see(self, commands: Sequence[Command]) -> None:
-        """Take note of what was just asked, and who is gone."""
+        """Note the requests among these commands, and the peers that are gone."""
         for command in commands:
             if isinstance(command, Send):
                 self._said(command.peer, command.message)
@@ -92,7 +92,7 @@ class Limits:
                 self.see_roles()
 
     def restart(self) -> None:
-        """Nobody of before is there."""
+        """The controller was restarted: forget what earlier workers owed."""
         self._duties.clear()
         self._alarms = Alarms()
         self._absent.clear()
@@ -100,7 +100,7 @@ class Limits:
         self.see_roles()
 
     def see_roles(self) -> None:
-        """Who came or went may have been the last of a role."""
+        """Note which roles have no ready worker, after one came or went."""
         registry, is_supervised = self.state.registry, self.state.config.trainer.is_supervised
         there: dict[Role, bool] = {
             "trainer": registry.trainer() is not None,
@@ -116,9 +116,9 @@ class Limits:
 
     def _said(self, peer: PeerId, message: Message) -> None:
         worker = self.state.registry.workers.get(peer)
-        if worker is None or isinstance(message, messages.Turn):  # which asks for no answer
+        if worker is None or isinstance(message, messages.Turn):  # a Turn needs no answer
             return
-        if type(message) is messages.Route:  # what is said most by far
+        if type(message) is messages.Route:  # by far the most frequent message
             self._watch(worker, [(message.group, message.member)], "token")
             return
         match message:
@@ -148,16 +148,16 @@ class Limits:
             case messages.Welcome() if worker.name not in self.state.registry.local:
                 self._ask(worker, ORDERS, ("ready",), Owed("load what its role needs", "ready"))
             case _:
-                pass  # it asks for no answer
+                pass  # the message needs no answer
 
     def heard(self, worker: Worker, message: Message) -> None:
-        """Take note of an answer, once the core has taken it in."""
+        """Note an answer, after the core has handled it."""
         if isinstance(message, NO_ANSWERS):
             return
         duty = self._duties.get(worker.peer)
         if isinstance(message, messages.Ready):
             self.see_roles()
-            if worker.role == "trainer":  # what it holds it publishes first
+            if worker.role == "trainer":  # a trainer publishes the version it holds first
                 self.await_version(worker, message.policy_version)
         if duty is None:
             return
@@ -200,7 +200,7 @@ class Limits:
                 pass  # nothing waits for it
 
     def await_version(self, worker: Worker, version: int) -> None:
-        """What was made is to be published, unless it or a newer one can be pulled, or nobody reads it."""
+        """Expect a version to be published, unless it or a newer one is visible, or the run is supervised."""
         is_read = not self.state.config.trainer.is_supervised
         if is_read and not self.state.versions.has_reached(version):
             self._ask(worker, "publishing", (version,), Owed(f"publish version {version}", "step"))
@@ -221,7 +221,7 @@ class Limits:
             duty.free_since = self.state.awake_s
 
     def _watch(self, worker: Worker, ids: Sequence[tuple[int, ...]], kind: str) -> None:
-        """These trajectories are to give a token, or to come back."""
+        """Expect a token of these trajectories, or their return."""
         duty, now = self._duty(worker), self.state.awake_s
         for group, number in ids:
             if (found := self.state.groups.get(group)) is not None:
@@ -239,7 +239,7 @@ class Limits:
     # -- what is overdue --------------------------------------------------------------------------------
 
     def overdue(self) -> list[Overdue | Silent]:
-        """Who has let the time for something pass, and what got no token in its time."""
+        """Workers that exceeded a limit, and trajectories that got no token in time."""
         found: list[Overdue | Silent] = []
         while (duty := self._alarms.due(self._is_past)) is not None:
             worker = self.state.registry.workers.get(duty.peer)
@@ -272,9 +272,9 @@ class Limits:
             self._alarms.set(duty, min(ends))
 
     def _look(self, instance: Instance, duty: Duty) -> list[Overdue | Silent]:
-        """See which of its trajectories had a token since they ought to; say when to look again."""
+        """Find trajectories of an instance that are overdue, and set the time of the next look."""
         now, answer_s, token_s = self.state.awake_s, self.limit_s("answer"), self.limit_s("token")
-        if duty.line(ORDERS).asks:  # whatever else it owes comes after these
+        if duty.line(ORDERS).asks:  # trajectories have to wait for these orders
             duty.look_at = now + min(answer_s, token_s)
             return []
         duty.look_at, silent = None, list[Trajectory]()
@@ -304,7 +304,7 @@ class Limits:
         return f"asked {for_s:.0f} s ago to {what}, it has not done so; {self._key(kind)}."
 
     def _key(self, kind: str) -> str:
-        """The limit of a kind, and where it is set."""
+        """The limit of this kind of wait, and the key that sets it."""
         if kind == "score":
             allowed = "twice reward.timeout_s and a start, and limits.answer_s"
             return f"{self.limit_s(kind):g} s are allowed ({allowed})"
@@ -313,7 +313,7 @@ class Limits:
     # -- for people -------------------------------------------------------------------------------------
 
     def owed(self, worker: Worker) -> str:
-        """The first thing that it was asked for and has not done; "" if there is none."""
+        """The oldest unanswered request of a worker, in words; "" if there is none."""
         duty = self._duties.get(worker.peer)
         line = None if duty is None else next(duty.open(), None)
         return "" if line is None or line.first is None else f"asked to {line.first.what}"
@@ -359,7 +359,7 @@ class Limits:
     # -- roles ------------------------------------------------------------------------------------------
 
     def absent(self) -> str:
-        """Why the run cannot go on: nobody of a role has been ready for too long; "" if it can."""
+        """Why the run has to end: a role has had no ready worker for too long; "" if none."""
         until = self._absent_until() if self._absent else None
         if until is None or not self._is_past(until):
             return ""
@@ -370,7 +370,7 @@ class Limits:
         )
 
     def vacancy(self) -> tuple[Role, float, str] | None:
-        """A role of which nobody is ready, until when somebody is awaited, and the key that says so."""
+        """A role without a ready worker, until when one is awaited, and the key that sets this limit."""
         if self._absent and (until := self._absent_until()) is not None:
             role = min(self._absent, key=lambda role: self._absent[role])
             return role, until + self.state.asleep_s, "limits.absent_s"
@@ -383,16 +383,13 @@ class Limits:
         return min(self._absent.values()) + self.limit_s("absent")
 
     def await_end(self) -> bool:
-        """Whether there is time left to await a trainer from outside that still has something to do.
-
-        Called when the run is to end while that trainer is gone.
-        """
+        """Whether to go on waiting for an external trainer that is gone while the run is to end."""
         if self._ending_since is None:
             self._ending_since = self.state.awake_s
         return "trainer" not in self._absent or self._end_at() is not None
 
     def _end_at(self) -> float | None:
-        """Until when that trainer is awaited; None if it is not, or no longer."""
+        """Until when that trainer is awaited; None if it is not, or not any more."""
         gone_since = self._absent.get("trainer")
         if self._ending_since is None or gone_since is None or self.state.finished:
             return None

@@ -1,10 +1,9 @@
-"""Workers come and go: attach, ready, detach, lose, and start local ones again.
+"""Membership: workers attach, get ready, detach and are lost; local ones are started again.
 
-Invariants: a peer that is not attached changes nothing; a role says only what its role may say; a silent
-worker is lost after its lease, and what it had goes elsewhere; the time in which the controller itself did
-not run is held against nobody; a local worker that cannot start ends the run only when nobody else can do its
-work; while the run ends the trainer is still started again as long as there is something to save, and the
-others as long as an evaluation goes on.
+Invariants: a peer that is not attached changes nothing; a silent worker is lost after its lease, and its work
+goes elsewhere; time in which the controller itself was stalled counts against no worker; a local worker that
+cannot start ends the run only if its role has no other worker; while the run ends the trainer is still
+started again as long as there is something to save, and others as long as an evaluation is in progress.
 """
 
 from controller.core.commands import Forget, Progress, Spawn
@@ -27,7 +26,7 @@ MOST_SHOWN_CHARS = 300  # of one line of a log
 
 
 class Membership:
-    """Who takes part in the run."""
+    """The workers that take part in the run."""
 
     def __init__(
         self, state: RunState, views: InstanceViews, evaluation: EvaluationRounds,
@@ -37,13 +36,13 @@ class Membership:
         self.evaluation, self.scoring, self.training = evaluation, scoring, training
         self.settings = settings
         self.steps_before = 0
-        """Train steps that were made before this controller process began."""
+        """Train steps made before this controller process began."""
         self.first_given_up: dict[Role, tuple[str, str]] = {}
         """By role: the first worker that is not started again, and why."""
         self._vacant: dict[Role, tuple[float, str]] = {}
-        """Roles whose last worker was closed for a fault and that nobody has done the work of since: until
-        when somebody else has to be there, and who was closed why."""
-        self._abandoned: dict[Role, str] = {}  # roles that nobody has come for, and who was closed why
+        """Roles whose last worker was closed for a fault and whose work no other has done since: deadline for
+        a replacement, and the fault."""
+        self._abandoned: dict[Role, str] = {}  # roles without a replacement in time, and the fault
 
     def start(self) -> None:
         """Ask for the local workers of the configuration."""
@@ -65,7 +64,7 @@ class Membership:
             self.state.warn_once("no rollout", text)
 
     def restart(self) -> None:
-        """The controller was started again, with processes of its own."""
+        """The controller was restarted: start local workers of its own."""
         for local in self.state.registry.local.values():
             local.deadline = None
         self.state.registry.local.clear()
@@ -75,7 +74,7 @@ class Membership:
         self.start()
 
     def attach(self, peer: PeerId, message: Attach) -> None:
-        """A new process says who it is."""
+        """A process introduces itself: accept it with Welcome, or close it with the reason."""
         registry = self.state.registry
         if peer in registry.workers:
             return
@@ -84,7 +83,7 @@ class Membership:
             self.state.warn_once(
                 f"again {peer}", f"{former.name} has started over; its former self is let go."
             )
-            # were it only forgotten and still there, it would attach again, and the two without end
+            # merely forgotten, a living former self would attach again, and the two would take turns for ever
             text = "Another process has attached under its name, and has taken its place."
             self.state.send(former.peer, Close(text, is_fault=False))
             self._lose(former.peer)
@@ -118,16 +117,16 @@ class Membership:
         self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, settings, name=worker.name))
 
     def _is_from_elsewhere(self, message: Attach) -> bool:
-        """Whether it would use the device of a colocated run, and is none of the run's own workers."""
+        """Whether it would use the device of a colocated run, and is not one of the run's own workers."""
         if self.state.device == "own" or message.role not in SIDES:
             return False
         registry = self.state.registry
         return message.name not in registry.local or registry.named(message.name) is not None
 
     def ready(self, worker: Worker, message: Ready) -> None:
-        """The worker can be given work; `Plausibility` refuses a second word of that."""
+        """The worker can be given work; `Plausibility` refuses a second Ready."""
         self.state.registry.make_ready(worker)
-        self._watch(worker)  # its lease is shorter from now on
+        self._watch(worker)  # the lease of a ready worker is shorter
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.deadline = None
@@ -135,9 +134,9 @@ class Membership:
             worker.capacity = message.capacity
 
     def expects(self, role: Role) -> bool:
-        """Whether a worker of this role is, or will be, there."""
+        """Whether a worker of this role is attached, or expected."""
         if role == "trainer" and not self.state.config.trainer.local and role not in self._abandoned:
-            return not self.state.is_trainer_given_up  # whoever has started it starts it again
+            return not self.state.is_trainer_given_up  # an external trainer is started again from outside
         return self._is_staffed(role)
 
     def _is_staffed(self, role: Role) -> bool:
@@ -146,32 +145,32 @@ class Membership:
 
     @property
     def vacant_until(self) -> float | None:
-        """When the first role is given up that a worker was closed in; None if there is none."""
+        """Deadline for the first replacement of a worker that was closed; None if there is none."""
         if not self._vacant:  # nearly always
             return None
         return min(deadline for deadline, _ in self._vacant.values())
 
     def why_vacant(self, role: Role) -> str:
-        """Who of this role was closed for what fault, if nobody has done its work since; else ""."""
+        """The fault for which the last worker of this role was closed; "" if its work has been done since."""
         return self._vacant[role][1] if role in self._vacant else self._abandoned.get(role, "")
 
     def forgive(self, gap_s: float) -> None:
-        """The controller itself did not run: nobody could come in that time."""
+        """Extend deadlines by the time that the controller was stalled: no worker could attach in it."""
         self._vacant = {role: (deadline + gap_s, why) for role, (deadline, why) in self._vacant.items()}
 
     def filled(self, worker: Worker) -> None:
-        """Somebody does the work of this role."""
+        """A worker of this role has done its work."""
         self._vacant.pop(worker.role, None)
 
     def reset_failures(self, worker: Worker) -> None:
-        """The worker did its work: failures before this do not count any more."""
+        """The worker did its work: earlier failures do not count any more."""
         self.filled(worker)
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.failures = 0
 
     def on_unknown_peer(self, peer: PeerId, message: Message) -> None:
-        """Words of a peer that is not attached (any more): counted, and it is told to go."""
+        """Count a message of a peer that is not attached (any more), and close that peer."""
         if isinstance(message, Generated):
             self.state.accounts.take_late(sum(message.counts))
         self.state.accounts.counts["messages/late"] += 1
@@ -181,7 +180,7 @@ class Membership:
     def faulted(self, event: PeerFaulted, *, has_died: bool = False) -> None:
         """Close a peer that broke the protocol, and give its work to others.
 
-        `has_died`: what it scored may have made it do so.
+        `has_died`: the groups that it scored may be the cause.
         """
         worker = self.state.registry.workers.get(event.peer)
         name = worker.name if worker else "a peer that never attached"
@@ -196,7 +195,7 @@ class Membership:
             self._vacant.setdefault(worker.role, (deadline, f"{name} was closed: {event.reason}"))
 
     def failed(self, worker: Worker, message: WorkerFailed) -> None:
-        """The worker says that it cannot do its job."""
+        """The worker reports that it cannot do its work."""
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             self._blame(worker, message.reason)
@@ -213,7 +212,7 @@ class Membership:
         self._lose(worker.peer)
 
     def drain(self, operator: PeerId, name: str) -> None:
-        """An operator wants a worker to leave; a local one is not started again."""
+        """Have a worker leave by order of an operator; a local one is not started again."""
         worker = self.state.registry.named(name)
         if worker is None or worker.role == "trainer":
             names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"]
@@ -233,7 +232,7 @@ class Membership:
             self._lose(worker.peer, has_died=True)
         goes_on = self.state.ending_is_success and self.evaluation.holds_up_the_end
         if self.state.ending is not None and not goes_on and event.role != "trainer":
-            self.state.registry.local.pop(event.name, None)  # nobody waits for its end, or for another one
+            self.state.registry.local.pop(event.name, None)  # neither its end nor a successor is awaited
             return
         if local is None:
             return
@@ -260,10 +259,7 @@ class Membership:
             self._give_up(local, words)
 
     def expire(self) -> None:
-        """Lose workers that were silent for longer than the lease, or were not ready in time.
-
-        Roles that no worker has come for in time are given up.
-        """
+        """Lose workers that were silent beyond their lease or not ready in time; give up vacant roles."""
         while (deadline := self.state.registry.leases.next()) is not None and deadline <= self.state.now:
             late = self.state.registry.leases.first()
             if isinstance(late, Worker):
@@ -276,7 +272,7 @@ class Membership:
 
     def _expire_role(self, role: Role, why: str) -> None:
         replace_s = self.state.config.controller.replace_s
-        if self._is_staffed(role):  # it has not done anything yet, and may go as the one before
+        if self._is_staffed(role):  # by a worker that has done nothing yet, and may fail, too
             self._vacant[role] = (self.state.now + replace_s, why)
             return
         del self._vacant[role]
@@ -309,9 +305,9 @@ class Membership:
         self.state.registry.leases.watch(worker)
 
     def _warn_lost(self, worker: Worker, what: str, text: str) -> None:
-        """Say how a worker went.
+        """Warn that a worker is gone.
 
-        Of workers that never did anything only now and then, as noise may make any number of them.
+        Workers that were never ready are only counted, as strangers can make any number of them.
         """
         if worker.ready:
             self.state.warn_once(f"{what} {worker.peer}", text)
@@ -319,7 +315,7 @@ class Membership:
             self.state.warn_counted(f"{what} {_without_claims(worker.name)}", text)
 
     def report_progress(self, name: str) -> None:
-        """Tell the person who watches how many workers there are, until the first step is made."""
+        """Report how many workers are ready, until the first step is made."""
         if self.state.steps != self.steps_before:
             return
         ready = sum(worker.ready for worker in self.state.registry.workers.values())
@@ -342,7 +338,7 @@ class Membership:
         self.state.emit(Spawn(name, local.role, delay_s))
 
     def _blame(self, worker: Worker | None, reason: str, *, is_told: bool = False) -> None:
-        """Keep why a worker of our own is about to be closed: its exit will be a kill, and say nothing."""
+        """Note why a local worker is closed: it will be killed, and its exit will not tell."""
         local = self.state.registry.local.get(worker.name) if worker is not None else None
         if local is not None and not local.last_reason:  # the first is the cause of the others
             local.last_reason, local.is_told = reason, is_told
@@ -369,9 +365,9 @@ class Membership:
             self.state.end(f"The trainer {worker.name} left the run.", is_success=False)
 
     def remove(self, peer: PeerId) -> Worker | None:
-        """Take a peer out; what it had goes elsewhere."""
+        """Remove a peer; its work goes elsewhere."""
         worker = self.state.registry.workers.get(peer)
-        # an absent one has no process any more, and its successor may go by its name
+        # an absent worker has no process any more, and its successor may have its name
         name = worker.name if worker and not worker.is_absent else ""
         self.state.registry.remove(peer)
         if isinstance(worker, Instance):
@@ -388,11 +384,11 @@ class Membership:
 
 
 def _without_claims(name: str) -> str:
-    """The name that a worker's key has; without keys, what it calls itself less its number."""
+    """The name of the worker's key; without keys, the name it gave itself, without its number."""
     return name.partition("#")[0].partition("/")[0]
 
 
 def _last_line(event: WorkerExited) -> str:
-    """What a process that ended by itself wrote last, which says why; "" of one that was killed."""
+    """The last line of the log of a process that ended by itself; "" if it was killed."""
     lines = [line.strip() for line in event.last_words.splitlines() if line.strip()]
     return f" Its log ends: {lines[-1][:MOST_SHOWN_CHARS]}" if lines and event.exit_code >= 0 else ""

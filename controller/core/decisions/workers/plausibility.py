@@ -1,9 +1,9 @@
-"""What is wrong with what a worker says: nothing of it is believed that contradicts what it was told.
+"""Plausibility check of worker messages: refuses what contradicts the orders that the worker was given.
 
-Invariants: nothing is changed here; an honest worker is never refused, however late its words come: what it
-says of orders that were called off meanwhile passes, and changes nothing; what passes has numbers with which
-nothing overflows, and names nothing that the worker was not given. Lies that agree with everything the worker
-was told (tokens that nobody sampled, a reward that nobody computed) cannot be told from the truth here.
+Invariants: nothing is changed here; an honest worker is never refused, however late its messages come: those
+about orders that were called off meanwhile pass, and change nothing; numbers in a message that passes cannot
+overflow, and it names only work that the worker was given. Lies that agree with the worker's orders (tokens
+that were not sampled, a reward that was not computed) cannot be detected here.
 """
 
 from collections.abc import Iterator
@@ -27,13 +27,13 @@ from protocol.messages import (
     Message,
 )
 
-MAX_CAPACITY = 1_000_000  # trajectories that one engine can run; a thousand times what the largest do
+MAX_CAPACITY = 1_000_000  # trajectories of one engine; a thousand times what the largest run
 MAX_TOKENS = 1 << 40  # in one KV cache, or in one report of an engine
 MAX_MEMORY_MB = 1 << 30  # of a process, or of a device: a thousand times what the largest machines have
 MAX_CHUNKS = 1 << 32  # of one version
 MAX_SURVIVORS = 1000  # versions that a trainer may find on its host
-CLOCKS = 2.0  # a worker's clock, and what it measures with it, may differ from ours by this factor
-LATE_S = 60.0  # and by the time that its words may have been on their way
+CLOCKS = 2.0  # times that a worker measures may differ from ours by this factor,
+LATE_S = 60.0  # and by the time that its messages may have been under way
 OF_ANY_ROLE = (messages.Ready, messages.Serving, messages.MachineUse, messages.Released)
 COUNTERS = (
     "decode_steps", "decode_tokens", "decode_s", "prefill_tokens", "prefill_s", "decode_context",
@@ -43,14 +43,14 @@ _counted = attrgetter(*COUNTERS)
 
 
 class Plausibility:
-    """Looks at every word of an attached worker before anybody acts on it."""
+    """Checks each message of an attached worker before it is handled."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self._ask_limits: tuple[Config, AskLimits] | None = None
 
     def objection(self, worker: Worker, message: Message) -> str | None:
-        """Why an honest worker would not say this; None if it might."""
+        """Why an honest worker would not send this message; None if it might."""
         kind = type(message)
         if kind not in MAY_SAY[worker.role]:
             return f"A {worker.role} worker sent {kind.__name__}, which its role may not say."
@@ -68,9 +68,9 @@ class Plausibility:
         return self._of_trainer(worker, told, message)
 
     def ask_limits(self) -> AskLimits:
-        """What the configuration lets an episode ask for."""
+        """The limits of the configuration for asks of episodes."""
         config = self.state.config
-        if self._ask_limits is None or self._ask_limits[0] is not config:  # each ask wants to know
+        if self._ask_limits is None or self._ask_limits[0] is not config:  # needed for each ask
             self._ask_limits = config, AskLimits.of(config)
         return self._ask_limits[1]
 
@@ -108,7 +108,7 @@ class Plausibility:
         oldest, steps = min(self.state.batches, default=self.state.steps), self.state.steps
         may_go_on = oldest <= message.policy_version <= steps
         if worker.role == "trainer" and not may_go_on and not self.state.config.trainer.local:
-            # of a local one every successor would begin there too: the run ends, in `TrainerBatches.attach`
+            # successors of a local one would begin there too: `TrainerBatches.attach` ends the run instead
             return (
                 f"It begins at version {message.policy_version}; the run has made {steps} and keeps the "
                 f"batches from version {oldest} on, so expected {oldest} to {steps}."
@@ -116,7 +116,7 @@ class Plausibility:
         return None
 
     def _took(self, what: str, seconds: float, since: float) -> str | None:
-        """A time can be no longer than what has passed here."""
+        """Object to a duration longer than the time that has passed here."""
         passed_s = self.state.now - since
         if seconds <= CLOCKS * passed_s + LATE_S:
             return None
@@ -159,8 +159,8 @@ class Plausibility:
         return self._one_by_one(instance, told, message.rows)
 
     def _one_by_one(self, instance: Instance, told: ToldInstance, rows: Iterator[Row]) -> str | None:
-        """The same of some deltas, none of which stands in the columns if others of its report lead it."""
-        told_of: dict[Key, tuple[int, bool]] = {}  # tokens, and whether it has ended
+        """Check deltas one by one; none may be in the columns if others of its report matched these."""
+        told_of: dict[Key, tuple[int, bool]] = {}  # tokens reported, and whether the attempt has ended
         has_handed_back = False
         for group, number, attempt, start, count, version, ending in rows:
             key = group, number, attempt
@@ -191,7 +191,7 @@ class Plausibility:
         return None
 
     def _of_live(self, instance: Instance, key: Key, reported: int, ending: str) -> str | None:
-        """What is wrong with an attempt that the instance is to make, which has `reported` tokens now."""
+        """What is wrong with a running attempt that has `reported` tokens now."""
         member = self._running(instance, key)
         before = member.response_tokens - member.reported - member.turn_start if member is not None else 0
         tokens = before + reported
@@ -276,7 +276,7 @@ class Plausibility:
         return None
 
     def _of_parts(self, parts: tuple[tuple[str, tuple[float, ...]], ...], count: int) -> str | None:
-        """What is wrong with the rewards that a reward is made of."""
+        """What is wrong with the named parts of rewards."""
         names = self.state.config.reward_names if parts else ()
         for name, values in parts:
             if name not in names:
@@ -329,7 +329,7 @@ class Plausibility:
         items = batch.items if batch is not None and message.corrected else ()
         known = {(item.group, item.member, item.sampled_tokens) for item in items}
         for place in message.corrected:
-            if place not in known:  # also one that it has named before
+            if place not in known:  # or named before
                 group, member, count = place
                 return f"It corrected {count} tokens of {group}/{member}; expected each of the batch once."
             known.remove(place)
@@ -359,7 +359,7 @@ def _machine_use(message: messages.MachineUse) -> str | None:
 
 
 def _of_other_version(instance: Instance, version: int) -> str:
-    """Of an attempt that it has kept from before, it may tell what it did long ago; of no other."""
+    """The objection to tokens of a version that the instance was not told to sample from."""
     return f"It told of tokens of version {version}; it samples from {instance.policy_version}" + (
         f", and was told to pull {instance.pulling}." if instance.pulling is not None else "."
     )

@@ -1,10 +1,10 @@
 """Reattachment after a controller restart: in-flight work stays reserved for its worker until the lease ends.
 
-Invariants: an absent instance is given nothing, and what it had is not routed elsewhere before its lease
-ends; who comes back goes on with the same attempts, from the token that the journal has, under weights that
-their versions allow; what it does not have, or may not go on with, waits for another instance. A local
-worker ended with its controller, and its successor, a process without weights, hands over and goes on with
-nothing.
+Invariants: an absent instance gets no work, and its trajectories are not routed elsewhere before its lease
+ends; an instance that comes back continues the same attempts after the last journalled token, under weights
+that their versions allow; trajectories that it does not have, or may not continue, are queued for another
+instance. A local worker ended with its controller; its successor, a process without weights, reports its
+unacknowledged tokens and continues nothing.
 """
 
 from controller.core.commands import Forget
@@ -19,7 +19,7 @@ from protocol.messages import Holding, Interrupt, Keep
 
 
 class Reattachment:
-    """Keeps places free for those that may come back."""
+    """Keeps the trajectories of instances that may come back."""
 
     def __init__(self, state: RunState, views: InstanceViews, evaluation: EvaluationRounds) -> None:
         self.state = state
@@ -35,14 +35,14 @@ class Reattachment:
         return config.controller.reattach_s > 0
 
     def expect(self, worker: Worker) -> None:
-        """Leave it what it has for as long as a worker may be silent."""
+        """Let an absent worker keep its trajectories until its lease ends."""
         assert isinstance(worker, Instance)
         self.views.forget(worker)
         self.state.registry.make_absent(worker, self.state.now, self.state.config.controller.lease_s)
 
     def on_holding(self, instance: Instance, message: Holding) -> None:
-        """A worker says who it was and what it has: let it go on with what is still wanted of that."""
-        if instance.ready:  # too late: it may have been given something else
+        """A worker says who it was and what it holds: let it continue what is still wanted."""
+        if instance.ready:  # too late: it may have other work by now
             return
         held = {(group, member, attempt): start for group, member, attempt, start in message.attempts}
         kept: list[Trajectory] = []
@@ -53,13 +53,13 @@ class Reattachment:
         attempts = tuple((*member.id.attempt(member.attempt), member.reported) for member in kept)
         self.state.send(instance.peer, Keep(attempts))
         groups = self.state.groups
-        cut = [m for m in kept if groups[m.id.group].is_cut_short]  # the word of that may have been lost
+        cut = [m for m in kept if groups[m.id.group].is_cut_short]  # that order may have been lost
         if cut:
             self.state.send(instance.peer, Interrupt(tuple(m.id.attempt(m.attempt) for m in cut)))
         self.state.accounts.counts["trajectories/kept"] += len(kept)
 
     def on_ready(self, instance: Instance) -> None:
-        """A local worker is a new process: what its forerunner had and it has not told of by now is lost."""
+        """A local worker is a new process: tokens of its predecessor not reported by now are lost."""
         registry = self.state.registry
         if instance.name not in registry.local:
             return
@@ -72,7 +72,7 @@ class Reattachment:
     def _take_over(
         self, former: Instance, instance: Instance, version: int, held: dict[tuple[int, int, int], int]
     ) -> list[Trajectory]:
-        """Make what runs on the absent one run on its successor; the rest waits for anybody."""
+        """Hand the trajectories of an absent instance to its successor; queue those it cannot continue."""
         registry = self.state.registry
         kept: list[Trajectory] = []
         pulling = former.told.pulling if isinstance(former.told, ToldInstance) else None
@@ -94,7 +94,7 @@ class Reattachment:
         self.state.emit(Forget(former.peer, ""))
 
     def _may_go_on(self, member: Trajectory, version: int) -> bool:
-        """Whether its next tokens may be of this version: not if a pull was to replace it."""
+        """Whether a trajectory may continue under this version."""
         group = self.state.groups[member.id.group]
         assert group.policy_version is not None, f"group {group.id} runs and has not started"
         if version < max(member.newest_version, group.policy_version):

@@ -1,6 +1,6 @@
-"""What a train step says of the episodes in its batch: turns, tokens, time, and numbers that they noted.
+"""Metrics of a train step about the episodes in its batch: turns, tokens, times, and noted numbers.
 
-Invariant: single-turn runs have no episodes, and no line of theirs has a key of these.
+Invariant: runs without agents have no episodes, and their lines have none of these keys.
 """
 
 from collections import Counter
@@ -21,21 +21,21 @@ FATES = ("retried", "diverged", "replayed")
 
 
 class EpisodeFigures(NamedTuple):
-    """One episode that is trained."""
+    """Figures of one trained episode."""
 
     turns: int
     given_tokens: int
     noted: tuple[tuple[str, float], ...]  # by `policy.metric`
     trajectories: int = 1
     sampled_tokens: int = 0
-    environment_s: float = 0.0  # that its environment had the word
-    policy_s: float = 0.0  # that the policy had it
-    overhead_ms: tuple[float, ...] = ()  # of its turns
+    environment_s: float = 0.0  # in which it waited for its environment
+    policy_s: float = 0.0  # in which it waited for the policy
+    overhead_ms: tuple[float, ...] = ()  # of each turn
     forks: tuple[ForkCause, ...] = ()
 
     @classmethod
     def of(cls, members: "Sequence[Trajectory]", episode: "Episode") -> "EpisodeFigures":
-        """Of its trajectories that are trained."""
+        """Figures of an episode whose trained trajectories are `members`."""
         turns, given = sum(member.turns for member in members), sum(member.given_tokens for member in members)
         return cls(
             turns, given, episode.noted, len(members), sum(member.response_tokens for member in members),
@@ -44,7 +44,7 @@ class EpisodeFigures(NamedTuple):
 
 
 def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
-    """The lines of a step: `agent/NAME` is the mean over the episodes that have noted the name."""
+    """Metrics of a step; `agent/NAME` is the mean over the episodes that noted NAME."""
     if not episodes:
         return {}
     turns = [episode.turns for episode in episodes]
@@ -61,13 +61,13 @@ def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
 
 
 class EpisodeCounts:
-    """How often what became of episodes, between two lines; evaluations included."""
+    """Counts fates and endings of episodes between two lines, evaluations included."""
 
     def __init__(self) -> None:
         self._before: Mapping[str, int] = {}
 
     def take(self, counts: Mapping[str, int]) -> dict[str, object]:
-        """Since the last call, by what has been counted of the whole run until now."""
+        """Counts since the last call. `counts`: totals of the whole run."""
         failed = sum(count for name, count in counts.items() if name.startswith("episodes/failed_"))
         names = (*(f"episodes/{fate}" for fate in FATES), *(f"ending/{ending}" for ending in ENDINGS))
         now = {"episodes/failed": failed} | {name: counts.get(name, 0) for name in names}
@@ -77,13 +77,13 @@ class EpisodeCounts:
 
 
 def _forks(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
-    """Conversations of an episode beside its first, by their cause; nothing where no episode has any."""
+    """Forked conversations per episode, by cause; empty if no episode has any."""
     causes = Counter(cause for episode in episodes for cause in episode.forks)
     return {f"agent/forks/{cause}": causes[cause] / len(episodes) for cause in CAUSES if causes}
 
 
 def _times(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
-    """Where the time of episodes went, and what a turn took beyond the core's queue and an engine."""
+    """Where the time of episodes went, and the overhead of turns beyond queue and engine."""
     environment_s = fsum(episode.environment_s for episode in episodes)
     whole_s = environment_s + fsum(episode.policy_s for episode in episodes)
     found = {"environment/wait_s": environment_s / len(episodes)}
@@ -93,7 +93,7 @@ def _times(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
 
 
 def overhead_figures(overhead_ms: Iterable[float]) -> dict[str, float]:
-    """What turns took their workers beside queue and engine; nothing where that is not known."""
+    """Quantiles of the overhead of turns beyond queue and engine; empty if it is unknown."""
     found = sorted(overhead_ms)
     places = {share: min(len(found) - 1, share * len(found) // 100) for share in (50, 99)}
     return {f"turn/overhead_ms/p{share}": found[place] for share, place in places.items()} if found else {}

@@ -1,6 +1,6 @@
-"""Rewards that episodes of a group brought with them, of their turns and in all.
+"""Rewards that the episodes of a group reported themselves, of single turns and in total.
 
-Pure.
+Invariant: pure.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,12 @@ from controller.core.state.groups import Group
 
 
 def is_rewarded(group: Group) -> bool:
-    """Whether its episodes brought all their rewards with them."""
+    """Whether all episodes reported their rewards, so that none has to be scored."""
     return bool(group.episodes) and all(episode.reward is not None for episode in group.kept_episodes)
 
 
 def take_rewards(group: Group, scored: Sequence[float] = ()) -> None:
-    """Take the rewards of its responses.
-
-    They are those that its episodes have, and for the others those that were `scored`.
-    """
+    """Set the rewards of a group's responses: those that its episodes reported, else those `scored`."""
     kept = group.kept_episodes
     own = [scored[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
     group.rewards = tuple(own) if group.episodes else tuple(scored)
@@ -29,18 +26,17 @@ def take_rewards(group: Group, scored: Sequence[float] = ()) -> None:
 
 
 def says_what_turns_earned(group: Group) -> bool:
-    """Whether any of its episodes does.
+    """Whether any episode says if its reward was earned by turns or at its end.
 
-    An older release did not tell that apart from what their ends earned, and nobody tells it of an episode
-    that was timed out.
+    Older releases did not report this, and it is unknown for an episode that timed out.
     """
     return any(episode.earned for episode in group.kept_episodes)
 
 
 def turn_rewards(group: Group, penalties: Sequence[float] = ()) -> list[list[float]]:
-    """Of each response, the reward of each turn; what was earned at its end counts at its last one.
+    """The reward of each turn of each response; a reward earned at the end counts at the last turn.
 
-    `penalties`: of each response, what else counts there; () is none.
+    `penalties`: of each response, added at its last turn; () means none.
     """
     found: list[list[float]] = []
     at_ends = penalties or [0.0] * len(group.rewards)
@@ -51,7 +47,7 @@ def turn_rewards(group: Group, penalties: Sequence[float] = ()) -> list[list[flo
             turns[member, number] += value
         values = list(turns.values())
         is_of_turns = episode.earned == "turns" or (
-            # its group goes on under a release that tells it: all are to be compared alike
+            # an episode of an older release in a group that has newer ones: all must compare alike
             is_told and not episode.earned and isclose(reward, fsum(values))
         )
         values[-1] += 0.0 if is_of_turns else reward

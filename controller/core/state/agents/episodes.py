@@ -1,9 +1,9 @@
 """Episodes: one attempt of an agent at one prompt, its asks, and the time of its environment.
 
 Invariants: an episode is at no more than one agent worker; its asks of a trial are numbered from 0 in each of
-its trajectories and are never changed, so that they can be answered again, in the order in which they are
-asked again; a trial that is over is never gone on with; its environment has a deadline whenever it alone has
-the word, and none while the policy is to answer it.
+its trajectories and never change, so that they can be answered again, in the order in which they are
+repeated; an ended trial is never continued; its environment has a deadline while the episode waits for it
+alone, and none while the policy is to answer.
 """
 
 from collections.abc import Iterable
@@ -27,20 +27,20 @@ class AskedTurn:
     """One ask of an episode, and the turn that answers it."""
 
     ask: Ask
-    begins: int  # segments of the trajectory before the turn
-    ends: int = 0  # and up to its end; 0 while it is open
+    begins: int  # number of segments of the trajectory before the turn
+    ends: int = 0  # number of segments up to the end of the turn; 0 while it is open
     ending: TurnEnding = "stop"
-    is_heard: bool = False  # since the episode was begun last
-    heard_at: float = 0.0  # in `awake_s`, then
+    is_heard: bool = False  # whether it was asked since the episode was begun last
+    heard_at: float = 0.0  # when, in `awake_s`
     took_s: float = 0.0  # from then until its answer was sent
 
     @property
     def is_open(self) -> bool:
-        """Whether its turn is not over."""
+        """Whether its turn is not finished."""
         return not self.ends
 
     def is_repeated_by(self, ask: Ask) -> bool:
-        """Whether this ask, of the function that runs again, is the same."""
+        """Whether an ask of the repeated function equals this one."""
         mine = self.ask
         return (mine.member, mine.attempt, mine.keep, mine.given, mine.digest, mine.is_trained) == (
             ask.member, ask.attempt, ask.keep, ask.given, ask.digest, ask.is_trained,
@@ -54,92 +54,92 @@ class Episode:
     group: int
     number: int  # its place in the group, which is also the number of its first trajectory
     trial: int = 1
-    peer: PeerId | None = None  # the agent worker that runs it; None: it is to be begun, or over
+    peer: PeerId | None = None  # the agent worker that runs it; None: it waits for one, or has ended
     first_attempt: int = 0  # of its trajectories, before their first asks of this trial
     asked: dict[tuple[int, int], AskedTurn] = field(default_factory=dict)
-    """By trajectory and number, in the order in which they were asked."""
+    """Asks by trajectory and number, in the order in which they came."""
     open: dict[int, AskedTurn] = field(default_factory=dict)
-    """Those whose turns are not over, by trajectory."""
+    """Asks whose turns are not finished, by trajectory."""
     saved: tuple[int, int] | None = None
-    """With which ask its environment's state was kept last, by trajectory and number; None: it has none."""
-    known: int = 0  # asks that were known when it was begun last
-    heard: int = 0  # asks of this trial since it was begun last; fewer than `asked` while they are repeated
+    """Trajectory and number of the ask with which its environment's state was saved last; None: no state."""
+    known: int = 0  # number of asks when it was begun last
+    heard: int = 0  # number of asks since it was begun last; fewer than `asked` while they are repeated
     failures: int = 0  # of its environment or its function
-    processes_lost: int = 0  # that ran it, in this trial
-    since: float | None = None  # its environment has the word; in `awake_s`; None: the policy has it
-    until: float | None = None  # the environment is to be done by then
-    own_s: float = 0.0  # that its environment took before, since it was begun last
-    asked_at: float | None = None  # the policy has the word; in `awake_s`; None: it has not
-    policy_s: float = 0.0  # that the policy had the word before, since it was begun last
-    waited: tuple[float, float] = (0.0, 0.0)  # seconds of its environment and of the policy, once it is over
-    overhead_ms: tuple[float, ...] = ()  # of each turn: its wait, without what the core knows of
-    ending: Ending | None = None  # None until it is over
+    processes_lost: int = 0  # processes that died while they ran it, in this trial
+    since: float | None = None  # since when it waits for its environment, in `awake_s`; None: it does not
+    until: float | None = None  # deadline of the environment, in `awake_s`
+    own_s: float = 0.0  # total of earlier waits for its environment, since it was begun last
+    asked_at: float | None = None  # since when it waits for the policy, in `awake_s`; None: it does not
+    policy_s: float = 0.0  # total of earlier waits for the policy, since it was begun last
+    waited: tuple[float, float] = (0.0, 0.0)  # final totals of both, once it has ended
+    overhead_ms: tuple[float, ...] = ()  # of each turn: the worker's wait, less the time known to the core
+    ending: Ending | None = None  # None until it has ended
     is_masked: bool = False  # it counts for nothing
     reward: float | None = None  # None: the reward function is to score it
     parts: tuple[tuple[str, float], ...] = ()
     turn_rewards: tuple[tuple[int, int, float], ...] = ()  # trajectory, number, reward
-    earned: Earned = ""  # where `reward` was, as its worker said
+    earned: Earned = ""  # where `reward` was earned, as its worker reported
     noted: tuple[tuple[str, float], ...] = ()  # by `policy.metric`
     has_talk: bool = False  # its messages are in the store, by this trial
 
     @property
     def is_unbegun(self) -> bool:
-        """Whether an agent worker has to be found for it."""
+        """Whether it waits for an agent worker."""
         return self.peer is None and self.ending is None
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all asks that are known were heard since it was begun last."""
+        """Whether all known asks were repeated since it was begun last."""
         return self.heard == len(self.asked)
 
     @property
     def awaits_policy(self) -> bool:
-        """Whether its environment has asked for a turn that is not over."""
+        """Whether it has asked for a turn that is not finished."""
         return any(asked.is_heard for asked in self.open.values())
 
     @property
     def trained_turns(self) -> list[tuple[int, int]]:
-        """Its turns that are trained, in the order in which they were asked for."""
+        """Its trained turns, in the order of their asks."""
         return [key for key, asked in self.asked.items() if asked.ask.is_trained]
 
     @property
     def forks(self) -> tuple[ForkCause, ...]:
-        """Why it has each further conversation that is trained, as far as that was told."""
+        """The cause of each forked conversation that is trained, as far as it was reported."""
         asks = (asked.ask for asked in self.asked.values())
         return tuple(ask.cause for ask in asks if ask.is_trained and ask.cause)
 
     @property
     def deadline(self) -> float | None:
-        """When its environment is given up, in `awake_s`; None while it is not its turn."""
+        """When its environment is given up, in `awake_s`; None while it does not act."""
         return self.until
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """How messages name it."""
+        """Its key in messages: (group, episode, trial)."""
         return self.group, self.number, self.trial
 
     def find(self, ask: Ask) -> AskedTurn | None:
-        """What it has asked there in this trial."""
+        """The earlier ask of this trial with the same trajectory and number; None if there is none."""
         return self.asked.get((ask.member, ask.number))
 
     def hear(self, asked: AskedTurn, now: float = 0.0) -> None:
-        """It has asked this, for the first time or again."""
+        """Note that it has asked this, for the first time or again."""
         asked.is_heard, asked.heard_at = True, now
         self.heard += 1
 
     def note_saved(self, ask: Ask) -> None:
-        """A state came with an ask that it was heard of just now, for the first time or again.
+        """Note the state that came with the newest ask, if one did.
 
-        It is of use only where the asks before it are just those that its function has heard the answers of.
+        It is of use only if the asks before it are exactly those whose answers its function has seen.
         """
         if ask.saved:
             place = list(self.asked).index((ask.member, ask.number))
             self.saved = (ask.member, ask.number) if self.heard == place + 1 else None
 
     def restore(self, group: "Group") -> tuple[SavedTrajectory, ...]:
-        """Its conversations up to the ask that its state was saved with, whose asks count as heard.
+        """Its conversations up to the ask with which its state was saved; their asks count as heard.
 
-        Nothing if it has to begin from its start.
+        Empty if it has to begin from its start.
         """
         if self.saved is None:
             return ()
@@ -154,24 +154,24 @@ class Episode:
         return tuple(found.values())
 
     def add(self, ask: Ask, *, begins: int, now: float) -> None:
-        """It asks something new."""
+        """Note a new ask."""
         asked = AskedTurn(ask, begins)
         self.asked[ask.member, ask.number] = self.open[ask.member] = asked
         self.hear(asked, now)
 
     def take_back(self, asked: AskedTurn) -> None:
-        """The answer is not wanted any more."""
+        """Forget an ask whose answer is no longer needed."""
         del self.asked[asked.ask.member, asked.ask.number], self.open[asked.ask.member]
 
     def wait(self, now: float, limit_s: float) -> None:
-        """Its environment has the word from now on, for so long at most."""
+        """It waits for its environment from now on, for `limit_s` at most."""
         self.since, self.until = now, now + limit_s
         if self.asked_at is not None:
             self.policy_s += now - self.asked_at
             self.asked_at = None
 
     def go_on(self, now: float) -> None:
-        """Its environment has said something; the policy has the word."""
+        """Its environment has answered; it waits for the policy from now on."""
         if self.since is not None:
             self.own_s += now - self.since
             self.asked_at = now
@@ -198,9 +198,9 @@ class Episode:
             asked.is_heard = False
 
     def begin_anew(self, attempt: int) -> None:
-        """Another trial, with nothing known. `attempt`: the newest of its trajectories.
+        """Begin another trial from its start. `attempt`: the newest attempt of its trajectories.
 
-        A late ask of the last one may have taken the attempt after the newest, so that one is left out.
+        A late ask of the last trial may have used the attempt after that one, so it is skipped.
         """
         self.leave()
         self.trial += 1
@@ -210,8 +210,8 @@ class Episode:
 
 @dataclass(slots=True)
 class Beginnings:
-    """Episodes that begin, of all groups."""
+    """Episodes that are beginning, of all groups."""
 
-    is_replaying: bool  # those of a lost worker repeat what they have asked
-    groups: dict[int, None] = field(default_factory=dict)  # of which not all episodes have asked
-    count: int = 0  # of episodes that were begun
+    is_replaying: bool  # whether episodes of a lost worker repeat their asks, instead of beginning again
+    groups: dict[int, None] = field(default_factory=dict)  # groups not all of whose episodes have asked
+    count: int = 0  # number of episodes that were begun

@@ -1,8 +1,8 @@
-"""What an agent worker was told of episodes, and what contradicts it.
+"""Orders of an agent worker about episodes, and which of its messages contradict them.
 
-Invariants: an honest worker is never contradicted, however late its words come: of an episode that was ended
-it may speak until it has heard of that; it numbers the trajectories of an episode as it begins them,
-continues each where it ends, and asks one thing at a time in each, within the limits of the configuration.
+Invariants: an honest worker is never refused, however late its messages come: it may speak of an ended
+episode until it has got the order that ended it; it numbers the trajectories of an episode as it begins them,
+continues each at its end, and has one open ask at a time in each, within the limits of the configuration.
 """
 
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ from protocol.messages import (
     Turn,
 )
 
-MAX_NAMES = 64  # of rewards or metrics of one episode: each is in metrics.jsonl
+MAX_NAMES = 64  # of rewards, or of metrics, of one episode; each is written to metrics.jsonl
 Key = tuple[int, int, int]
 """(group, episode, trial)."""
 
 
 class AskLimits(NamedTuple):
-    """What an episode may ask for."""
+    """Limits for the asks of an episode."""
 
     turns: int
     turn_tokens: int
@@ -39,7 +39,7 @@ class AskLimits(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> "AskLimits":
-        """Those of the configuration."""
+        """The limits of a configuration."""
         agent, rollout = config.agent, config.rollout
         return cls(
             agent.max_turns,
@@ -53,20 +53,20 @@ class AskLimits(NamedTuple):
 
 @dataclass(slots=True)
 class AskedTrajectory:
-    """A trajectory that the worker has begun."""
+    """A trajectory that the worker has begun, as far as it knows."""
 
-    order: int  # of its last turn, or of the beginning of its episode
-    attempt: int  # the newest, as far as the worker knows
+    order: int  # number of the order with its last turn, or of the Begin of its episode
+    attempt: int  # newest attempt
     is_trained: bool = True
     asks: int = 0
-    turns: int = 0  # that answered them
+    turns: int = 0  # asks that were answered
     length: int = 0  # in tokens
-    most: int = 0  # tokens that the turn may have that it asked for last
-    sampled: int = 0  # tokens of its turns, each with no more than it might have
+    most: int = 0  # limit of the turn that it asked for last
+    sampled: int = 0  # tokens of its turns, each up to its limit
 
     @property
     def is_open(self) -> bool:
-        """Whether an ask was not answered."""
+        """Whether an ask is unanswered."""
         return self.asks > self.turns
 
 
@@ -74,45 +74,45 @@ class AskedTrajectory:
 class Begun:
     """An episode that the worker was told to begin."""
 
-    order: int  # of what the worker was told, the last that it has certainly heard
-    attempt: int  # before the first of each trajectory
-    episodes: int  # of its group
+    order: int  # number of the last order that the worker has certainly got
+    attempt: int  # attempt before the first one of each trajectory
+    episodes: int  # number of episodes of its group
     trajectories: dict[int, AskedTrajectory] = field(default_factory=dict)
 
     @property
     def asks(self) -> int:
-        """In all its trajectories."""
+        """Number of asks in all its trajectories."""
         return sum(one.asks for one in self.trajectories.values())
 
     @property
     def promised(self) -> int:
-        """Tokens that the policy has said in it since it was begun last, or may say for what is open.
+        """Tokens sampled for it since it was begun last, with the limits of its open asks.
 
-        A turn that is repeated may be longer than its ask allows, where several asks came in another order
-        than before: it counts as its worker has counted it until then.
+        A repeated turn may exceed the limit of its ask, if several asks came in another order than before;
+        it counts up to that limit, as its worker counts it.
         """
         return sum(one.sampled + (one.most if one.is_open else 0) for one in self.trajectories.values())
 
     def of(self, ask: Ask) -> AskedTrajectory:
-        """The trajectory that an ask is about, begun by it if need be."""
+        """The trajectory of an ask, a new one if this is its first ask."""
         found = self.trajectories.get(ask.member)
         return found or AskedTrajectory(self.order, self.attempt, ask.is_trained)
 
 
 @dataclass(slots=True)
 class ToldAgent(Told):
-    """An agent worker's orders."""
+    """Orders of an agent worker that it may still speak of."""
 
     begun: dict[Key, Begun] = field(default_factory=dict)
     called_off: dict[Key, int] = field(default_factory=dict)
-    """With the order that called them off, the earliest first."""
+    """Ended episodes with the number of the order that ended them, earliest first."""
     orders: int = 0
 
     def tell(self, message: Message, now: float) -> None:
-        """Episodes to begin and to end, and turns."""
+        """Note an order: Begin, EndEpisodes or Turn."""
         self.orders += 1
         match message:
-            case Turn():  # nearly all that it is told: no pattern takes it apart
+            case Turn():  # by far the most frequent order
                 found = self.begun[message.group, message.episode, message.trial].trajectories[message.member]
                 found.turns += 1
                 found.order, found.attempt = self.orders, message.attempt
@@ -129,7 +129,7 @@ class ToldAgent(Told):
                 pass
 
     def hear(self, message: Message, now: float) -> None:
-        """What it has answered, it has heard of."""
+        """Note a message: the worker has got the orders that it answers."""
         if not isinstance(message, Ask | EpisodeEnded | EpisodeFailed):
             return
         key = (message.group, message.episode, message.trial)
@@ -147,7 +147,7 @@ class ToldAgent(Told):
         self._passed(found.order)
 
     def _passed(self, order: int) -> None:
-        """It has come as far as this order, so of what was called off before it says no more."""
+        """The worker has got this order: it will not speak of episodes that earlier orders ended."""
         while self.called_off:
             first = next(iter(self.called_off))
             if self.called_off[first] > order:
@@ -155,7 +155,7 @@ class ToldAgent(Told):
             del self.called_off[first]
 
     def could_begin(self, ask: Ask, limits: AskLimits) -> bool:
-        """Whether an ask may begin a trajectory behind others that it begins in the same turn."""
+        """Whether an ask may begin a trajectory after others that are begun in the same turn of the host."""
         found = self.begun.get((ask.group, ask.episode, ask.trial))
         if found is None:
             return False
@@ -164,10 +164,10 @@ class ToldAgent(Told):
         is_first = (ask.number, ask.keep, ask.attempt) == (0, 0, found.attempt + 1)
         return is_new and is_first and 0 < ask.given <= limits.tokens
 
-    # -- what contradicts it ----------------------------------------------------------------------------
+    # -- contradictions ---------------------------------------------------------------------------------
 
     def contradiction(self, message: Message, limits: AskLimits) -> str | None:
-        """Why an honest worker would not say this; None if it might."""
+        """Why an honest worker would not send this message; None if it might."""
         if not isinstance(message, Ask | EpisodeEnded | EpisodeFailed):
             return None
         key = (message.group, message.episode, message.trial)
@@ -184,7 +184,7 @@ class ToldAgent(Told):
 
 
 def _begun(begin: Begin, order: int) -> Begun:
-    """From its start, or from where its state was saved."""
+    """An episode that begins from its start, or from a saved state."""
     trajectories = {
         begin.episode + place * begin.episodes: AskedTrajectory(
             order, one.attempt, one.is_trained, one.asks, one.asks, one.length
@@ -231,7 +231,7 @@ def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
 
 
 def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
-    """Of what trajectories the episode has."""
+    """What is wrong with the trajectory that an ask names."""
     if ask.cause and (ask.member in begun.trajectories or ask.member == ask.episode):
         which = f"trajectory {ask.group}.{ask.member}"
         return f"It told why {_here(ask)} forks, by an ask of {which}, which does not."
@@ -252,7 +252,7 @@ def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
 
 
 def _of_state(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
-    """Of what it saves with an ask."""
+    """What is wrong with the state that is saved with an ask."""
     if ask.saved > limits.state_bytes:
         return (
             f"It saved {ask.saved} bytes of {_here(ask)}; agent.max_state_mb allows "

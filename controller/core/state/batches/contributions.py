@@ -1,8 +1,8 @@
-"""What scored groups bring to their batch, as numbers and as items for the trainer.
+"""Contributions of scored groups to their batch: figures, and items for the trainer.
 
-Invariants: made once, when a group is scored, so that a batch of many is merged from few numbers; lengths,
-rewards and figures are of responses, of which an episode is one, however many trajectories it has; items are
-of trajectories.
+Invariants: a contribution is made once, when its group is scored, so a batch is merged from few numbers;
+lengths, rewards and figures are per response (an episode is one response, however many trajectories it has);
+items are per trajectory.
 """
 
 from collections import Counter
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class Contribution(NamedTuple):
-    """What a scored group brings to its batch."""
+    """Contribution of one scored group."""
 
     items: tuple[TrainItem, ...]
     lengths: tuple[int, ...]
-    first_versions: dict[int, int]  # of the first token -> trajectories; those without tokens are left out
-    cut: int  # responses that did not end by themselves
+    first_versions: dict[int, int]  # version of the first token -> trajectories that have one
+    cut: int  # responses cut off by a limit
     partial: int  # trajectories of several policy versions
     reward_sum: float
     reward_squares: float  # squared differences from the group's own mean
-    reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
+    reward_parts: dict[str, float]  # sums of named rewards
     source: int = 0  # number of the source of its prompt
     episodes: tuple[EpisodeFigures, ...] = ()  # of an agent
-    spread: float = 0.0  # of its rewards: their exact variance
+    spread: float = 0.0  # exact variance of its rewards
     oldest: int = 0  # version of its oldest token
 
 
 class Batch(NamedTuple):
-    """What one policy version was, or is being, made of."""
+    """The groups and items from which one policy version is made."""
 
     train_version: int
     groups: tuple[int, ...]
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 
 
 def contribution_of(group: "Group") -> Contribution:
-    """What a group with rewards and outcomes brings."""
+    """The contribution of a group that has rewards and outcomes."""
     trained, places, mean = list(group.trained), group.places, fmean(group.rewards)
     return Contribution(
         items=tuple(_item(group, member, places[group.response_of(member)]) for member in trained),
@@ -66,7 +66,7 @@ def contribution_of(group: "Group") -> Contribution:
 
 
 def ages_of(contributions: Sequence[Contribution], train_version: int) -> Counter[int]:
-    """Trajectories of a batch by age, in versions, as of their first tokens; those without are left out."""
+    """Trajectories of a batch by staleness of their first token; those without tokens are left out."""
     counts: dict[int, int] = {}
     for contribution in contributions:
         for version, count in contribution.first_versions.items():
@@ -89,7 +89,7 @@ def _item(group: "Group", member: "Trajectory", place: int) -> TrainItem:
 
 
 def _segment_outcomes(group: "Group", place: int, member: "Trajectory") -> tuple[float, ...]:
-    """The advantage of each segment of a trajectory, where its turns have their own."""
+    """The advantage of each segment, if turns have advantages of their own; else ()."""
     if not group.turn_outcomes:
         return ()
     places = {key: turn for turn, key in enumerate(group.episode_of(member.id.member).trained_turns)}
@@ -103,5 +103,5 @@ def _segment_outcomes(group: "Group", place: int, member: "Trajectory") -> tuple
 
 
 def _is_partial(member: "Trajectory") -> bool:
-    """Whether several policy versions have sampled it."""
+    """Whether it has tokens of several policy versions."""
     return len({version for _, version, _ in member.segments if version != GIVEN}) > 1

@@ -1,8 +1,8 @@
-"""The books of systems that promise no strict bound, with the verbs of the strict ledger, to compare them.
+"""Ledgers of systems that promise no strict bound, with the interface of the strict one, for comparison.
 
 Invariants: a batch is `batch_groups` occupied groups, consumed in order of train_version; there is no
-reservation, so any number may start (admission alone limits it); `floor` keeps the bound by dropping what
-grew too old, `arrival` and `completion` do not keep it at all.
+reservation, so any number may start (only admission limits it); `floor` keeps the bound by dropping groups
+that grew too old, `arrival` and `completion` do not keep it.
 Source: AReaL (`arrival`, arXiv 2505.24298), veRL's fully asynchronous trainer (`completion`), ROLL Flash
 (`floor`), as DryRun-RL, the simulator of StaleFlow's authors, has them.
 """
@@ -17,7 +17,7 @@ UNLIMITED = 1 << 30
 
 
 class CountingLedger(LedgerBase):
-    """Groups in the system, bound to the version that they started under. Units: groups, policy versions."""
+    """Groups in the system, by the version that they started under. Units: groups, policy versions."""
 
     def __init__(self, order: Order, *, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> None:
         super().__init__()
@@ -35,21 +35,21 @@ class CountingLedger(LedgerBase):
         self.train_version = train_version
 
     def deadline(self, group: int) -> int:
-        """When the group would be due if the bound held; an order for queues, no promise."""
+        """When the group would be due under the bound; it orders queues, and promises nothing."""
         version = self._reserved[group] if group in self._reserved else self._occupied[group]
         return version + self.max_staleness
 
     def can_reserve(self, policy_version: int) -> bool:
-        """Whether it is not too old from the start; else admission alone limits what starts."""
+        """Whether a group of this version would not be too old at its start."""
         return self.headroom(policy_version) > 0
 
     def headroom(self, policy_version: int) -> int:
-        """No limit, but for what would be dropped at once."""
+        """Unlimited, unless the group would be dropped at once."""
         is_too_old = self.order == "floor" and policy_version < self.train_version - self.max_staleness
         return 0 if is_too_old else UNLIMITED
 
     def reserve(self, group: int, policy_version: int, *, source: int = 0) -> None:
-        """The group starts now."""
+        """Enter a group that starts now."""
         self._enter(group, policy_version, source)
         self._places[group] = self._started
         self._started += 1
@@ -59,7 +59,7 @@ class CountingLedger(LedgerBase):
         return self.can_reserve(policy_version)
 
     def reach(self, policy_version: int) -> int:
-        """As `can_lower`: of any group, or of none."""
+        """As `can_lower`, for all groups alike."""
         return UNLIMITED if self.can_reserve(policy_version) else -1
 
     def lower(self, group: int, policy_version: int) -> None:
@@ -77,7 +77,7 @@ class CountingLedger(LedgerBase):
         self._leave(group)
 
     def is_ready(self) -> bool:
-        """Whether there are enough groups for a batch; nobody waits for a straggler."""
+        """Whether there are enough groups for a batch; stragglers are not waited for."""
         return len(self._occupied) >= self.batch_groups
 
     def is_ready_without(self, given_up: set[int]) -> bool:
@@ -85,7 +85,7 @@ class CountingLedger(LedgerBase):
         return self.is_ready()
 
     def ready_batch(self) -> list[int] | None:
-        """The groups to train now, in the order that this ledger stands for."""
+        """The groups to train now, chosen by `order`; None if there are too few."""
         if not self.is_ready():
             return None
         if self.order == "completion":
@@ -102,7 +102,7 @@ class CountingLedger(LedgerBase):
         self.train_version += 1
 
     def useless(self) -> list[int]:
-        """Groups that have grown too old for the next batch, where that is the rule."""
+        """Groups that are too old for the next batch; only `floor` has any."""
         if self.order != "floor":
             return []
         oldest = self.train_version - self.max_staleness
@@ -122,7 +122,7 @@ class CountingLedger(LedgerBase):
         return (BufferSnapshot(self.train_version, state, taken, self.reserved, -1),)
 
     def blockers(self) -> list[int]:
-        """None: nobody waits for a straggler."""
+        """None: stragglers are not waited for."""
         return []
 
     def check(self) -> None:

@@ -1,13 +1,13 @@
-"""What nobody needs any more, freed a few at each event: a whole batch at once would hold up all that comes.
+"""Frees objects that are no longer needed, a few at each event: a whole batch at once would stall the core.
 
-Invariant: nothing in here is looked at again, so when it is freed changes no decision; it is in no image.
+Invariant: nothing in here is read again, so the time of freeing changes no decision; images do not hold it.
 """
 
 from collections import deque
 from collections.abc import Iterable
 
 LEAST = 4  # at each event: a group with its trajectories takes about 15 us
-SHARE = 256  # of what is there, one in so many: it empties in about a thousand events, however much comes
+SHARE = 256  # at each event one in so many is freed, so that all is within about a thousand events
 
 
 class Disposal:
@@ -20,7 +20,7 @@ class Disposal:
         return len(self._left)
 
     def add(self, things: Iterable[object]) -> None:
-        """The caller keeps nothing of them."""
+        """Take objects of which the caller keeps none."""
         self._left.extend(things)
 
     def go_on(self) -> None:

@@ -1,6 +1,6 @@
-"""What the line of a step says of its batch, counted a few groups at each event while the trainer works.
+"""Figures of a batch for the line of its step, counted a few groups per event while the trainer works.
 
-Invariants: nothing here decides; the figures are the same whenever they are counted, so an image of the core
+Invariants: nothing here decides; the figures do not depend on when they are counted, so an image of the core
 holds them counted.
 """
 
@@ -29,7 +29,7 @@ class _Groups(NamedTuple):
 
 
 class BatchFigures:
-    """What can be said of a batch from ids, lengths, versions and rewards alone."""
+    """Figures of a batch from ids, lengths, versions and rewards alone."""
 
     def __init__(
         self, contributions: Iterable[Contribution], train_version: int, sources: Sequence[str] = ()
@@ -45,7 +45,7 @@ class BatchFigures:
 
     @property
     def left(self) -> int:
-        """Groups that are not counted yet."""
+        """Number of groups that are not counted yet."""
         return len(self._left)
 
     def go_on(self) -> None:
@@ -54,7 +54,7 @@ class BatchFigures:
             self._count(self._left.popleft())
 
     def finish(self) -> None:
-        """Count those that are left."""
+        """Count all groups that are left."""
         while self._left:
             self._count(self._left.popleft())
 
@@ -111,7 +111,7 @@ class BatchFigures:
 
 
 def _rank(up_to: Sequence[int], q: float) -> int:
-    """Where the value at share q stands (nearest rank); `up_to`: how many stand there or before."""
+    """Index of quantile q by nearest rank; `up_to`: cumulated counts."""
     return bisect_right(up_to, min(up_to[-1] - 1, int(q * up_to[-1])))
 
 
@@ -136,10 +136,7 @@ def _equal_groups(groups: _Groups) -> dict[str, float]:
 
 
 def _by_source(groups: _Groups, sources: Sequence[str]) -> dict[str, float]:
-    """How many responses of the batch are of each source, with their mean reward and length.
-
-    Of a source that has none in it, the count alone.
-    """
+    """Responses, mean reward and mean length by source; only the count for a source without responses."""
     found: dict[str, float] = {}
     places: dict[int, list[int]] = {}
     for place, source in enumerate(groups.sources if sources else ()):

@@ -1,8 +1,7 @@
-"""The books of a system that names the batch of each group when it starts, and waits for just these groups.
+"""Ledger of systems that fix the batch of each group when it starts, and wait for exactly these groups.
 
-Invariants: groups are consumed in the order of their starts, whoever ends first; a group starts under a
-version only if its batch, the one that its place in that order stands for, keeps the bound; so every batch
-does.
+Invariants: groups are consumed in the order of their starts, whichever ends first; a group starts under a
+version only if the batch of its place in that order keeps the bound, so every batch does.
 Source: NeMo-RL's asynchronous GRPO (`in_order`), in which each trajectory is generated for a target version.
 """
 
@@ -19,12 +18,12 @@ class InOrderLedger(CountingLedger):
         self.is_strict = True
 
     def headroom(self, policy_version: int) -> int:
-        """Places that are left in the batches that this version may be in."""
+        """Places left in the batches that a group of this version may be in."""
         batches = policy_version + self.max_staleness + 1 - self.train_version
         return max(0, batches * self.batch_groups - len(self))
 
     def can_lower(self, group: int, policy_version: int) -> bool:
-        """Never below the version that the place was given for."""
+        """Never below the version that the group was reserved under."""
         return policy_version >= self._reserved[group]
 
     def reach(self, policy_version: int) -> int:
@@ -32,11 +31,11 @@ class InOrderLedger(CountingLedger):
         return policy_version + self.max_staleness
 
     def is_ready(self) -> bool:
-        """Whether the groups of the next batch are complete, whatever else is."""
+        """Whether the groups of the next batch are complete."""
         return self.is_ready_without(set())
 
     def is_ready_without(self, given_up: set[int]) -> bool:
-        """Whether they would be without these."""
+        """Whether they would be complete without the groups `given_up`."""
         if len(self._occupied) < self.batch_groups:
             return False
         left = (group for group in self._places if group not in given_up)

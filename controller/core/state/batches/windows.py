@@ -1,9 +1,9 @@
-"""Windows of prompts: what was generated and trained of each, which is the exact bias of the sampler.
+"""Windows of prompts: responses generated and trained of each window, which give the sampler's exact bias.
 
-Invariants: each group of a window counts once when it leaves the run, and a window is told when its last
-group has left; generated are all complete groups, also those that a filter drops; dropped are responses that
-were called off before they ended, or whose group was. Where there are any, nobody knows how long they would
-have become, so the bias is not known either. Nothing here decides.
+Invariants: each group of a window counts once, when it leaves the run, and a window is reported when its last
+group has left. `generated` counts all complete groups, also filtered ones; `dropped` counts responses that
+were called off before they ended, or whose group was. With dropped responses the bias is unknown, since
+their final lengths are. Nothing here decides.
 """
 
 from collections import deque
@@ -23,18 +23,18 @@ class WindowTally:
     windows: int = 0
     generated: int = 0
     generated_tokens: int = 0
-    dropped: int = 0  # responses that were started and are of no complete group, or were not needed in theirs
-    dropped_tokens: int = 0  # that those had by then
+    dropped: int = 0  # started responses of incomplete groups, and spare ones
+    dropped_tokens: int = 0  # tokens that those had
     trained: int = 0
     trained_tokens: int = 0
-    ages: int = 0  # of the trained ones, in versions
-    ages_by_token: int = 0  # each times its tokens
-    known: int = 0  # generated ones whose prompt was remembered
-    known_squares: float = 0.0  # of the errors of their expected log lengths
-    new_squares: float = 0.0  # and of the others
+    ages: int = 0  # sum of the staleness of trained responses
+    ages_by_token: int = 0  # the same sum, weighted by tokens
+    known: int = 0  # generated responses to remembered prompts
+    known_squares: float = 0.0  # sum of squared errors of their expected log lengths
+    new_squares: float = 0.0  # the same sum for responses to new prompts
 
     def add(self, other: "WindowTally") -> None:
-        """Take in what another one has counted."""
+        """Add another tally to this one."""
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -74,18 +74,18 @@ class Windows:
 
     def __init__(self) -> None:
         self.waiting: deque[int] = deque()
-        """Encoded groups that are in no window yet, as they were read."""
+        """Encoded groups that are in no window yet, in the order of the data."""
         self.lengths = PromptLengths()
-        """What is known of prompts when a window is made."""
+        """What is known of the lengths of responses to each prompt."""
         self.opened = 0
-        """Windows that were ever made."""
+        """Number of windows made so far."""
         self.total = WindowTally()
-        """Over all windows that are complete."""
+        """Sums over all complete windows."""
         self._open: dict[int, OpenWindow] = {}
         self._untold = WindowTally()
 
     def open(self, groups: Sequence[Group]) -> None:
-        """These are the groups of the next window."""
+        """Open a window with these groups."""
         for group in groups:
             group.window = self.opened
         self._open[self.opened] = OpenWindow(len(groups), WindowTally(windows=1))
@@ -107,7 +107,7 @@ class Windows:
             tally.new_squares += squares
 
     def dropped(self, group: Group, lengths: Sequence[int]) -> None:
-        """Responses that are called off, with the tokens that each has so far."""
+        """Responses of a group are called off; `lengths`: tokens of each so far."""
         window = self._open.get(group.window)
         if window is not None:
             window.tally.dropped += len(lengths)
@@ -141,7 +141,7 @@ class Windows:
         group.window = -1
 
     def figures(self) -> dict[str, object]:
-        """Of the windows that were completed since the last call; {} if none was."""
+        """Figures of the windows completed since the last call; {} if none was."""
         if not self._untold.windows:
             return {}
         figures, self._untold = self._untold.figures(), WindowTally()

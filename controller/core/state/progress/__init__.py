@@ -1,1 +1,1 @@
-"""Responses on their way: what each has, and what an instance tells of all of its own at once."""
+"""Progress of responses in flight: each by itself, and in columns per instance."""

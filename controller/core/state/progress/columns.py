@@ -1,9 +1,9 @@
-"""What an instance tells of attempts that do nothing but go on, in columns: nearly all that comes.
+"""Progress of an instance's attempts in columns, so that a report that only continues them is cheap.
 
-Invariants: an attempt stands here only while its trajectory runs there, has taken as many tokens as were told
-of, and goes on with its last segment, of the one version that all here go on with; so a report that begins
-with exactly these attempts, in this order, changes one column, and what is said of a trajectory is worked out
-when somebody looks at it. Whatever else happens to an attempt takes it out first.
+Nearly all reports are such. Invariants: an attempt is in the columns only while its trajectory runs at the
+instance, has accepted all reported tokens and continues its last segment, whose version all attempts here
+share; so a report that begins with exactly these attempts, in this order, changes one column, and a
+trajectory catches up when it is read. Anything else that happens to an attempt takes it out first.
 """
 
 from collections.abc import Iterator
@@ -19,45 +19,45 @@ NEVER = -1
 
 
 class Lead(NamedTuple):
-    """The first deltas of a report, that do nothing but go on."""
+    """The leading deltas of a report that only continue the attempts in the columns."""
 
-    deltas: int  # how many
-    ends: list[int]  # tokens of each attempt, with those that it brings
-    due: list[int]  # places of those whose prediction is due
+    deltas: int  # number of them
+    ends: list[int]  # tokens of each attempt after them
+    due: list[int]  # places of the attempts whose prediction is due
 
 
 @dataclass(slots=True, eq=False)
 class Given:
     """An attempt that an instance was told to make."""
 
-    order: int  # its place among what the instance was told
-    known: int = 0  # tokens that it had told of when it was last taken out of the columns
-    most: int = 0  # tokens that it may have; 0: that has to be worked out
-    member: Trajectory | None = None  # whose attempt it is, once it has told of it
-    is_called_back: bool = False  # it may be handed back unfinished
-    is_kept: bool = False  # it was begun under a controller that is gone
+    order: int  # number of the order that gave it
+    known: int = 0  # tokens reported when it was last taken out of the columns
+    most: int = 0  # tokens that it may have; 0: not computed
+    member: Trajectory | None = None  # its trajectory, once it has reported
+    is_called_back: bool = False  # whether it may be handed back unfinished
+    is_kept: bool = False  # whether it was begun under an earlier controller
     columns: "Columns | None" = field(default=None, repr=False)
-    place: int = 0  # in the columns, at most: those before it may have left
+    place: int = 0  # upper bound of its place in the columns, as attempts before it may have left
 
     @property
     def reported(self) -> int:
-        """Tokens that it has told of."""
+        """Tokens reported so far."""
         return self.known if self.columns is None else self.columns.ends[self.columns.place_of(self)]
 
     @property
     def heard_at(self) -> float:
-        """When that was, of one in the columns."""
+        """Time of the last report, of an attempt in the columns."""
         assert self.columns is not None, "it stands alone"
         return self.columns.heard_at
 
     def leave(self) -> None:
-        """Have its progress here from now on, and that of its trajectory there."""
+        """Leave the columns: keep its progress here, and that of its trajectory there."""
         if self.columns is not None:
             self.columns.drop(self)
 
 
 class Columns:
-    """The attempts of one instance that go on: item i of each list belongs to the i-th."""
+    """The continuing attempts of one instance; item i of each list belongs to the i-th attempt."""
 
     __slots__ = ("attempts", "ends", "given", "groups", "heard_at", "looks", "members", "version")
 
@@ -66,13 +66,13 @@ class Columns:
         self.members: list[int] = []
         self.attempts: list[int] = []
         self.ends: list[int] = []  # tokens of the attempt so far
-        self.looks: list[int] = []  # tokens of the attempt from which on its trajectory has to be looked at
+        self.looks: list[int] = []  # tokens of the attempt at which its trajectory is predicted or checked
         self.given: list[Given] = []
-        self.version = NEVER  # that all of them go on with
-        self.heard_at = 0.0  # the last report of all of them
+        self.version = NEVER  # version that all of them continue with
+        self.heard_at = 0.0  # time of the last report of all of them
 
     def led_by(self, message: Generated) -> int:
-        """How many deltas it begins with that are of all that stand here, in this order; 0 if it does not."""
+        """Number of attempts here if a report begins with exactly these, in this order; else 0."""
         count = len(self.groups)
         is_led = (
             list(message.groups[:count]) == self.groups
@@ -82,9 +82,9 @@ class Columns:
         return count if is_led else 0
 
     def lead(self, message: Generated, versions: tuple[int | None, ...]) -> Lead | None:
-        """What of a report does nothing but go on, if it begins with that and no more is in it than progress.
+        """The leading deltas of a report that continue exactly the attempts here; None if it does not apply.
 
-        `versions`: those that the instance may sample from.
+        The whole report must be progress of one version. `versions`: those that the instance may sample from.
         """
         counts = message.counts
         if message.endings.count("") != len(counts):  # nearly all that is not led by them
@@ -105,7 +105,7 @@ class Columns:
         return Lead(count, ends, due)
 
     def add(self, given: Given, message_key: tuple[int, int, int], version: int) -> None:
-        """An attempt goes on from here; its trajectory has `version` last, and is as far as it is told."""
+        """Add a continuing attempt, whose trajectory is up to date and ends with a segment of `version`."""
         member = given.member
         assert member is not None, "its trajectory is known"
         if version != self.version:
@@ -123,25 +123,25 @@ class Columns:
         self.look_again(given.place, member)
 
     def look_again(self, place: int, member: Trajectory) -> None:
-        """When this trajectory has to be looked at next: its prediction is new."""
+        """Set when a trajectory has to be looked at next, after a new prediction."""
         before = member.response_tokens - member.reported
         self.looks[place] = min(self.given[place].most + 1, member.next_prediction_at - before)
 
     def due(self, lead: Lead) -> Iterator[Trajectory]:
-        """Those whose prediction is due, one by one: it is made before the next one comes."""
+        """Trajectories whose prediction is due; the caller predicts each before it takes the next."""
         for place in lead.due:
             given = self.given[place]
             member = given.member
             assert member is not None, "only those stand here whose trajectory is known"
             given.place = place
             member.catch_up(given)
-            member.going = None  # so that nobody asks again what has just been taken over
+            member.going = None  # it has just caught up
             yield member
             self.look_again(place, member)
             member.going = given
 
     def place_of(self, given: Given) -> int:
-        """Where an attempt stands now."""
+        """The place of an attempt."""
         place, there = given.place, self.given
         if place >= len(there):
             place = len(there) - 1
@@ -151,7 +151,7 @@ class Columns:
         return place
 
     def drop(self, given: Given) -> None:
-        """An attempt is told of by itself from now on."""
+        """Take an attempt out."""
         place, member = self.place_of(given), given.member
         assert member is not None, "only those stand here whose trajectory is known"
         member.catch_up(given)
@@ -161,12 +161,12 @@ class Columns:
             del column[place]
 
     def clear(self) -> None:
-        """All are told of by themselves from now on."""
+        """Take all attempts out."""
         for given in self.given[::-1]:
             self.drop(given)
 
     def settle(self) -> None:
-        """Nothing lags behind, wherever it has been looked at before: equal cores have equal images."""
+        """Let all trajectories catch up, so that equal cores have equal images."""
         for place, given in enumerate(self.given):
             given.place = place
             if given.member is not None:

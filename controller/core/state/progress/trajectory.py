@@ -1,8 +1,8 @@
-"""One run of tokens that the policy continues, on its way.
+"""A trajectory in flight: one run of tokens that the policy continues.
 
-Invariants: its segments never change, only grow, and the versions of sampled ones never decrease; while it
-does nothing but go on, its progress stands in the columns of its instance (`Columns`), and it takes that over
-when it is looked at: nobody who reads it sees a difference.
+Invariants: segments only grow, and the versions of sampled ones never decrease; while a trajectory only
+continues, its progress is in the columns of its instance (`Columns`), and it catches up when it is read, so
+readers see no difference.
 """
 
 from dataclasses import dataclass, field
@@ -15,33 +15,33 @@ from protocol.messages import GIVEN, Ask, Ending, Segment
 if TYPE_CHECKING:
     from controller.core.state.progress.columns import Given
 
-FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
+FIRST_EVALUATION_GROUP = 1 << 40  # training prompts are numbered from 0 and never get that far
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """One run of tokens that the policy continues, on its way."""
+    """One run of tokens that the policy continues."""
 
     id: TrajectoryId
     prompt_tokens: int
     state: TrajectoryState = "queued"
     attempt: int = 0  # of the newest route; 0: never routed
-    peer: PeerId | None = None  # where it runs
-    home: PeerId | None = None  # where its last turn ended, which may still have its KV
-    moved_from: PeerId | None = None  # the instance before a move; it does not go back there at once
+    peer: PeerId | None = None  # the instance where it runs
+    home: PeerId | None = None  # the instance where its last turn ended, which may still have its KV
+    moved_from: PeerId | None = None  # the instance before a move, to which it does not return at once
     ending: Ending = ""
     given_tokens: int = 0  # by its environment
     turn_start: int = 0  # sampled tokens before this turn
-    most: int = 0  # tokens that this turn may have; 0: `rollout.max_response_tokens`
-    begins: int = 0  # segments before this turn
-    turns: int = 0  # that were asked for
+    most: int = 0  # token limit of this turn; 0: `rollout.max_response_tokens`
+    begins: int = 0  # number of segments before this turn
+    turns: int = 0  # number of turns asked for
     is_trained: bool = True  # an agent may ask for tokens that are not
-    is_urgent: bool = False  # it needs much of the time that is left, as of when it was last looked at
-    expected_tokens: int = 0  # final response length, as predicted when it was last looked at
-    next_prediction_at: int = 0  # response tokens from which on its prediction is made again
-    is_called_back: bool = False  # its instance was asked to hand it back
+    is_urgent: bool = False  # whether it needs much of the time left, by its last prediction
+    expected_tokens: int = 0  # final response length, by its last prediction
+    next_prediction_at: int = 0  # response tokens at which it is predicted again
+    is_called_back: bool = False  # whether its instance was told to hand it back
     going: "Given | None" = field(default=None, init=False, repr=False, compare=False)
-    """Its attempt, while its progress stands in columns: what is below lags behind then."""
+    """Its attempt while its progress is in columns; the fields below lag behind then."""
     _reported: int = field(default=0, init=False)
     _response_tokens: int = field(default=0, init=False)
     _segments: list[Segment] = field(default_factory=list, init=False)
@@ -49,7 +49,7 @@ class Trajectory:
 
     @property
     def reported(self) -> int:
-        """Tokens of this attempt that were accepted."""
+        """Accepted tokens of this attempt."""
         if self.going is not None:
             self.catch_up(self.going)
         return self._reported
@@ -61,7 +61,7 @@ class Trajectory:
 
     @property
     def response_tokens(self) -> int:
-        """Tokens that were sampled for it."""
+        """Tokens sampled for it."""
         if self.going is not None:
             self.catch_up(self.going)
         return self._response_tokens
@@ -73,14 +73,14 @@ class Trajectory:
 
     @property
     def segments(self) -> list[Segment]:
-        """What it consists of."""
+        """Its runs of tokens of one attempt and version, in order."""
         if self.going is not None:
             self.catch_up(self.going)
         return self._segments
 
     @property
     def since(self) -> float:
-        """When it was routed, got its last token or was called back."""
+        """Time of its route, its last token or its call back, whichever was last; in `awake_s`."""
         if self.going is not None:
             self.catch_up(self.going)
         return self._since
@@ -92,7 +92,7 @@ class Trajectory:
         self._since = moment
 
     def catch_up(self, going: "Given") -> None:
-        """Take over what its instance has told of this attempt since it was last looked at."""
+        """Take over what its instance reported of this attempt since the last read."""
         more = going.reported - self._reported
         if more:
             attempt, policy_version, had = self._segments[-1]
@@ -103,7 +103,7 @@ class Trajectory:
                 self._since = going.heard_at
 
     def stand_alone(self) -> None:
-        """Have its progress here from now on."""
+        """Leave the columns: keep its progress here."""
         if self.going is not None:
             self.going.leave()
 
@@ -119,17 +119,17 @@ class Trajectory:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens that it did not sample: its prompt, and what its environment has given."""
+        """Tokens that the policy did not sample: the prompt, and those given by the environment."""
         return self.prompt_tokens + self.given_tokens
 
     @property
     def turn_tokens(self) -> int:
-        """Tokens sampled in this turn; of a response that is no agent's, all."""
+        """Tokens sampled in this turn; without an agent, all sampled tokens."""
         return self.response_tokens - self.turn_start
 
     @property
     def newest_version(self) -> int:
-        """Version of its newest sampled token, -1 before the first: it may go on only at or above it."""
+        """Version of its newest sampled token, -1 before the first: it continues only at or above it."""
         for _, policy_version, _ in reversed(self._segments):
             if policy_version != GIVEN:
                 return policy_version
@@ -144,7 +144,7 @@ class Trajectory:
         return -1
 
     def give(self, ask: Ask) -> None:
-        """Take what its environment says, and the limit of the turn that follows."""
+        """Take the tokens given by its environment, and the limit of the turn that follows."""
         self.segments.append(Segment(ask.attempt, GIVEN, ask.given))
         self.attempt, self.reported = ask.attempt, 0
         self.given_tokens += ask.given
@@ -153,7 +153,7 @@ class Trajectory:
         self.turns += 1
 
     def take_turn_back(self) -> int:
-        """Forget the turn that is open, with what was given for it; returns its tokens."""
+        """Forget the open turn and the tokens given for it; returns its number of sampled tokens."""
         tokens = self.turn_tokens
         self.given_tokens -= self.segments[self.begins - 1].count
         del self.segments[self.begins - 1 :]
@@ -162,7 +162,7 @@ class Trajectory:
         return tokens
 
     def clear(self) -> int:
-        """Forget all that it has, but for the number of its newest attempt; returns the tokens."""
+        """Forget all tokens, but not its attempt's number; returns the number of sampled tokens."""
         tokens = self.response_tokens
         self.stand_alone()
         self._segments = []
@@ -170,7 +170,7 @@ class Trajectory:
         return tokens
 
     def go_on(self, attempt: int, policy_version: int, count: int) -> bool:
-        """Take new tokens, if they go on with the last segment; else nothing is changed."""
+        """Take new tokens if they continue the last segment; returns whether they do."""
         self.stand_alone()
         segments = self._segments
         if not segments:
@@ -184,7 +184,7 @@ class Trajectory:
         return True
 
     def extend(self, attempt: int, policy_version: int, count: int) -> bool:
-        """Take new tokens; whether they may follow those that are there."""
+        """Take new tokens if they may follow its last ones; returns whether they may."""
         if self.go_on(attempt, policy_version, count):
             return True
         segments = self._segments

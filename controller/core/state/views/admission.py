@@ -1,4 +1,4 @@
-"""How many groups may start now, as the admission rule answers to what is in the system, and which is next.
+"""Admission: how many groups may start now, and which starts next.
 
 Invariant: pure functions of the state; nothing is kept between two calls.
 """
@@ -9,7 +9,7 @@ from strategies.views import AdmissionView
 
 
 def admission_view(state: RunState) -> AdmissionView:
-    """What admission sees."""
+    """The state as admission rules see it."""
     ledger, newest = state.ledger, state.versions.newest
     return AdmissionView(
         ledger.max_staleness,
@@ -60,9 +60,9 @@ def admissible(state: RunState) -> int:
 
 
 def is_closed(state: RunState) -> bool:
-    """Whether admission lets nothing start while nothing is on its way.
+    """Whether admission lets nothing start while no group is in progress.
 
-    A rule that counts from the last pull may then wait for the next one for ever.
+    A rule that counts from the last pull might then wait for the next pull for ever.
     """
     ledger, newest = state.ledger, state.versions.newest
     if newest is None or newest.policy_version < ledger.train_version or ledger.reserved or state.paused:

@@ -1,8 +1,8 @@
-"""The most attractive instances of each policy version, without looking at all of them.
+"""The best instances of each policy version for routing, without looking at all of them.
 
-Invariants: an instance is under at most one version; of those with a free row the smallest keys come first,
-ties by number, and those without one are only counted; a change costs the logarithm of the number of
-instances, and one move in memory.
+Invariants: an instance is under at most one version; instances with a free row are sorted by key, then
+number, and those without one are only counted; a change costs the logarithm of the number of instances, and
+one move in memory.
 """
 
 from bisect import bisect_left, insort
@@ -11,14 +11,14 @@ from itertools import islice
 from typing import Any
 
 Key = Any  # the strategy's own number or tuple, which is only compared
-Entry = tuple[Key, int]  # with the number of the instance
+Entry = tuple[Key, int]  # key and number of an instance
 
 
 class Candidates:
     """Instances by policy version, each with the key that routing orders it by."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, list[Entry]] = {}  # version -> those with a free row, sorted
+        self._lines: dict[int, list[Entry]] = {}  # version -> instances with a free row, sorted
         self._entries: dict[int, tuple[int, Entry | None]] = {}  # number -> version, and its place in line
         self._counts: dict[int, int] = {}  # version -> instances under it, newest first
 
@@ -55,7 +55,7 @@ class Candidates:
             del self._counts[version], self._lines[version]
 
     def versions(self) -> list[int]:
-        """Policy versions that some instance is under, newest first."""
+        """Policy versions of the instances here, newest first."""
         return list(self._counts)
 
     def _enter(self, policy_version: int) -> None:
@@ -72,13 +72,13 @@ class Candidates:
         *,
         looks: int = 1 << 30,
     ) -> list[int]:
-        """Up to `count` instances under this version that suit, best first, of the `looks` best."""
+        """Up to `count` suitable instances of this version, best first, among the `looks` best."""
         return self.look(policy_version, count, suits, looks=looks)[0]
 
     def look(
         self, policy_version: int, count: int, suits: Callable[[int], bool], *, looks: int
     ) -> tuple[list[int], list[int]]:
-        """The same, and all that were looked at for it."""
+        """The same, and all instances that were looked at."""
         seen: list[int] = []
         found: list[int] = []
         for _, number in islice(self._lines.get(policy_version, ()), looks):

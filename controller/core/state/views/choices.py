@@ -1,9 +1,9 @@
-"""Which instance one trajectory starts on, of those that may run it: a few are shown to the routing strategy.
+"""Chooses the instance for a trajectory: shows a few that may run it to the routing strategy.
 
-Invariants: a trajectory runs only at or above the version of its newest token, and never below the version
-that its group was admitted under without the ledger's leave; a decision looks at a few instances, however
-many there are. What is remembered from one trajectory to the next (siblings are alike, and only one instance
-has changed between two of them) is forgotten before the next event, and changes no decision.
+Invariants: a trajectory runs only at or above the version of its newest token, and below the version that its
+group was admitted under only if the ledger allows it; a decision looks at a few instances, however many there
+are. Results are reused from one trajectory to the next, as siblings are alike and only one instance changes
+in between; they are forgotten before the next event, and change no decision.
 Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
 """
 
@@ -19,17 +19,17 @@ from controller.core.state.views.instances import InstanceViews
 from strategies.routing import Weigh, has_room
 from strategies.views import InstanceView, Settings, WorkView
 
-SHORTLISTED = 4  # instances of each version that routing is shown
-LOOKED_AT = 32  # instances of each version, best first, that are asked for room
-SIBLINGS = 2  # and so many that hold a member of the same group
+SHORTLISTED = 4  # instances of each version that are shown to routing
+LOOKED_AT = 32  # instances of each version, best first, that are checked for room
+SIBLINGS = 2  # instances with a member of the same group that are shown, too
 
 
 class Head(NamedTuple):
-    """What may go next."""
+    """A trajectory that may be placed next."""
 
     trajectory: Trajectory
-    is_fresh: bool  # it opens a group
-    policy_version: int  # the newest that it may be placed under: beyond, other work is due first
+    is_fresh: bool  # whether it opens a group
+    policy_version: int  # newest version that it may be placed under; at newer ones other work is due first
 
 
 class Choices:
@@ -38,20 +38,20 @@ class Choices:
     def __init__(self, state: RunState, views: InstanceViews) -> None:
         self.state, self.views = state, views
         self.versions: list[int] = []
-        """That instances are under, newest first, as the caller has found them."""
+        """Versions of the instances, newest first; set by the caller."""
         self.forget()
 
     def forget(self) -> None:
-        """Another event has come."""
+        """Forget remembered results: another event has come."""
         self._judged: dict[int, tuple[InstanceView, bool, float | None]] = {}
-        """Of the work at hand, by instance: the view that was weighed, whether it had room, the worth."""
-        self._judged_for: tuple[object, ...] = ()  # the work, but for its group
+        """By instance, for the current work: the view that was judged, whether it had room, and its worth."""
+        self._judged_for: tuple[object, ...] = ()  # that work, without its group
         self._judged_by: Settings | None = None
-        self._sibling: WorkView | None = None  # the last that had no token yet, with its group's deadline
+        self._sibling: WorkView | None = None  # last work without a token, with its group's deadline
         self._sibling_due = -1
 
     def choose(self, head: Head, only: list[int] | None) -> Instance | None:
-        """The instance for this; `only`: the only ones that can have become able to take it."""
+        """The instance for a trajectory; `only`: the only instances that may have become able to take it."""
         group = self.state.groups[head.trajectory.id.group]
         work = self._work(group, head.trajectory, head.is_fresh)
         route = self.state.strategies.route
@@ -66,7 +66,7 @@ class Choices:
     def _weighed(
         self, head: Head, group: Group, work: WorkView, only: list[int] | None, weigh: Weigh
     ) -> int | None:
-        """By what each is worth: of siblings, only what has changed since the last of them is weighed."""
+        """Choose by worth; for a sibling of the last trajectory, only changed instances are judged again."""
         settings = self.state.strategy_settings
         kind = work[1:]
         if kind != self._judged_for or settings is not self._judged_by:
@@ -111,7 +111,7 @@ class Choices:
         return min([number for number in numbers if instance(number).peer in peers] or numbers)
 
     def _asked(self, head: Head, group: Group, work: WorkView, only: list[int] | None) -> int | None:
-        """By showing them all to the strategy."""
+        """Choose by showing candidates to the strategy."""
         siblings, versions = self._siblings(group, len(group.members)), self._open_versions(head, group)
         is_misfit, shown = work.resident_tokens > self.state.registry.largest_kv, self.views.shown
         if only is None and is_misfit:
@@ -143,9 +143,9 @@ class Choices:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _open_versions(self, head: Head, group: Group) -> list[int]:
-        """Of the versions that instances are under, newest first, those that it may run under.
+        """Versions of instances, newest first, under which a trajectory may run.
 
-        No token is older than the one before it, and nothing starts that the ledger has no room for.
+        No token may be older than the one before it, and the ledger needs room for a start.
         """
         ledger, newest = self.state.ledger, head.policy_version
         there = [version for version in self.versions if version <= newest]
@@ -157,16 +157,16 @@ class Choices:
         return [version for version in there if ledger.can_lower(group.id, version)]
 
     def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
-        """No instance has the KV for this: the largest takes it when it is idle, and its engine decides."""
+        """No KV cache is large enough: the largest instance takes the work when idle; its engine decides."""
         is_largest = self.state.registry.instance(view.id).kv_tokens >= self.state.registry.largest_kv
         return view if view.running or not is_largest else view._replace(kv_tokens=work.resident_tokens)
 
     def _candidates(
         self, versions: list[int], work: WorkView, siblings: list[int], *, suits: Callable[[int], bool]
     ) -> list[int]:
-        """Of each version, those with room that routing likes best; where many have none, the freest.
+        """Candidates of each version: those with room that routing likes best, or else the freest.
 
-        `suits`: whether an instance has room for it.
+        `suits`: whether an instance has room for the work.
         """
         views = self.views
         if self.state.strategies.route.order is None:
@@ -181,9 +181,9 @@ class Choices:
         return list(dict.fromkeys([*found, *siblings, *home]))
 
     def _freest(self, policy_version: int, seen: list[int] | None) -> list[int]:
-        """Those of a version with the most KV free, where almost none of many has room.
+        """The instances of a version with the most free KV, if hardly any of many has room.
 
-        `seen`: all of them that have a free row, if that is known.
+        `seen`: all instances of the version with a free row, if known.
         """
         every = self.views.shown
         shown = every.values() if seen is None else [every[number] for number in seen]
@@ -194,7 +194,7 @@ class Choices:
         return [view.id for view in freest]
 
     def _siblings(self, group: Group, most: int) -> list[int]:
-        """Instances that hold members of a group, in the order of these; so many at most."""
+        """Instances that hold members of a group, in the order of members, `most` at most."""
         found: dict[str, None] = {}
         for member in group.members:
             if member.peer is not None and member.peer not in found:
@@ -213,7 +213,7 @@ class Choices:
             expected, slack = state.strategy_settings.typical_tokens, state.ledger.max_staleness
             return WorkView(group.id, trajectory.resident_tokens, 0, True, expected, slack, *NOWHERE)
         due = state.ledger.deadline(group.id)
-        known = self._sibling  # what has no token yet is as its siblings are
+        known = self._sibling  # siblings without a token are alike
         if not trajectory.segments and known and known.group == group.id and due == self._sibling_due:
             trajectory.expected_tokens = known.expected_tokens - trajectory.context_tokens
             return known

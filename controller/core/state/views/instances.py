@@ -1,9 +1,9 @@
-"""Instances as strategies see them, and the pictures of all that can take work, kept from step to step.
+"""Instances as strategies see them; the views of all that can take work are kept from step to step.
 
-Invariants: an instance has a picture exactly while it is attached and can take work, as of the last
-`refresh`; one whose load has not changed since is not looked at again. Its place among those that routing
-likes is found when routing next looks, by the settings of the last `refresh` that changed its picture: most
-events bring no work to place.
+Invariants: an instance has a view exactly while it is attached and can take work, as of the last `refresh`;
+the view is remade only if the instance has changed. Its place among routing's candidates is computed when
+routing next looks, with the settings of the last `refresh` that changed its view, as most events bring no
+work to place.
 """
 
 from controller.core.state.registry import Instance
@@ -18,7 +18,7 @@ def kv_tokens(instance: Instance) -> int:
 
 
 def instance_view(state: RunState, instance: Instance) -> InstanceView:
-    """An instance as strategies see it."""
+    """The view of an instance for strategies."""
     return InstanceView(
         instance.id,
         instance.next_version,
@@ -35,7 +35,7 @@ def instance_view(state: RunState, instance: Instance) -> InstanceView:
 
 
 def takes_work(state: RunState, instance: Instance) -> bool:
-    """Whether it takes work now; without partial rollout one that ought to pull first runs empty."""
+    """Whether an instance takes work now; without partial rollout an outdated one first runs empty."""
     if not instance.is_routable:
         return False
     staleness = state.config.staleness
@@ -46,13 +46,13 @@ def takes_work(state: RunState, instance: Instance) -> bool:
 
 
 class InstanceViews:
-    """All instances that take work, by number, and those that routing likes best."""
+    """Views of all instances that take work, by number, and routing's candidates."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.shown: dict[int, InstanceView] = {}
         self._candidates = Candidates()
-        self._moved: dict[int, Settings] = {}  # whose place is to be found again, and by which settings
+        self._moved: dict[int, Settings] = {}  # changed instances, with the settings to place them by
 
     def refresh(self) -> list[int]:
         """Bring the views of changed instances up to date; returns their numbers."""
@@ -61,7 +61,7 @@ class InstanceViews:
         for peer in registry.grown | registry.changed if registry.grown else registry.changed:
             instance = registry.workers.get(peer)
             if not isinstance(instance, Instance):
-                continue  # it got tokens and was lost
+                continue  # it was removed meanwhile
             if peer in registry.changed:
                 changed.append(instance.id)
             if takes_work(self.state, instance):
@@ -75,7 +75,7 @@ class InstanceViews:
 
     @property
     def candidates(self) -> Candidates:
-        """Those of `shown` in the order in which routing likes them."""
+        """The instances of `shown` in the order of routing."""
         if self._moved:
             order, put = self.state.strategies.route.order, self._candidates.put
             for number, settings in self._moved.items():
@@ -86,12 +86,12 @@ class InstanceViews:
         return self._candidates
 
     def forget(self, instance: Instance) -> None:
-        """The instance is gone, or takes nothing now."""
+        """Remove an instance that is gone, or takes no work now."""
         self._candidates.drop(instance.id)
         self._moved.pop(instance.id, None)
         self.shown.pop(instance.id, None)
 
     def settled(self) -> list[InstanceView]:
-        """All instances that could take work now and are not pulling, as of the last refresh."""
+        """Views of all instances that take work and are not pulling, as of the last refresh."""
         instance = self.state.registry.instance
         return [view for number, view in self.shown.items() if instance(number).pulling is None]

@@ -1,4 +1,4 @@
-"""What metrics.jsonl says of the machines: memory of workers by role, and how many devices there are.
+"""Metrics of machines: memory of workers by role, and the number of devices.
 
 Invariant: pure; workers are counted by role and never named, so that a line does not grow with the fleet.
 """
@@ -12,9 +12,9 @@ from protocol.messages import MachineUse
 
 
 def memory_figures(workers: Iterable[Worker]) -> dict[str, object]:
-    """By role, what the largest worker takes: `memory/ROLE_mb`, and of a device `memory/ROLE_device_mb`.
+    """Memory of the largest worker of each role: `memory/ROLE_mb`, and `memory/ROLE_device_mb` of a device.
 
-    Megabytes of 1024 * 1024 bytes, by the last word of each worker; a role of which none has spoken is left
+    Units: megabytes of 1024 * 1024 bytes, by the last report of each worker; roles without reports are left
     out.
     """
     by_role: dict[str, list[MachineUse]] = {}
