@@ -1,13 +1,13 @@
-"""Python's garbage collector while a run goes on.
+"""Schedules Python's garbage collector during a run.
 
-Invariant: what holds while `rare_collections` is open is put back when it is closed.
-Measured: with its usual thresholds it takes 5 to 10 % of a busy controller, and a full collection stops the
-loop for as long as the run has trajectories to look at; hardly anything that a run leaves behind is a cycle.
-Where a run is taken up, looking at what is just made of its journal took a third of the time.
-Python looks at the youngest objects when there are many more of all objects than before. A run in balance has
-as many new ones as old ones that go, so young ones pile up: at 1,024 instances with 64 trajectories each, a
-look at them took 47 to 68 ms in the midst of a step, and one at the middle generation 320 to 400 ms. So the
-loop looks at both itself, after so many events and commands: about 10 ms then. What lives is old after that.
+Invariant: the thresholds that `rare_collections` changes are restored when it is closed.
+Measured: with Python's default thresholds, collections take 5 to 10 % of a busy controller, and a full one
+stops the loop in proportion to the trajectories in flight, though a run hardly leaves any cycles. While a run
+is resumed, collections took a third of the time.
+Python collects the youngest generation when the number of objects has grown. A run in balance frees as many
+objects as it makes, so young ones pile up: at 1,024 instances with 64 trajectories each, a young collection
+took 47 to 68 ms in the middle of a step, and one of the middle generation 320 to 400 ms. So the loop collects
+both itself after HANDLED events and commands, which takes about 10 ms; survivors become old.
 """
 
 import gc
@@ -16,24 +16,24 @@ from contextlib import contextmanager
 
 from controller.durability.image.freezer import without_collecting
 
-YOUNG = 5_000  # objects more than there were before the youngest are looked at: 50,000 took 47 ms of the loop
-ROUNDS = 10, 50_000  # of these until the next older ones are
-HANDLED = 250  # events and commands until the loop looks at what they have left
+YOUNG = 5_000  # new objects until Python collects the youngest: 50,000 took 47 ms of the loop
+ROUNDS = 10, 50_000  # such collections until the next older generation is collected
+HANDLED = 250  # events and commands until the loop collects
 MIDDLE = 1  # the generation between the youngest and the oldest
 
 
 class Collector:
-    """What a run decides about collections while they are rare."""
+    """Collections at the moments that a run chooses."""
 
     def __init__(self) -> None:
         self._handled = 0
 
     def leave_what_is_there(self) -> None:
-        """Never look at what there is now: a run that is taken up, say."""
+        """Exempt all present objects from collection, such as a resumed run."""
         gc.freeze()
 
     def after(self, handled: int) -> None:
-        """Look at what is young, if so many events and commands make it enough by now; between two turns."""
+        """Collect young objects if enough events and commands were handled; call it between two turns."""
         self._handled += handled
         if self._handled >= HANDLED:
             self._handled = 0
@@ -42,7 +42,7 @@ class Collector:
 
 @contextmanager
 def rare_collections() -> Iterator[Collector]:
-    """Look neither at what is there now, nor often at what comes."""
+    """Exempt present objects from collection, and collect new ones rarely."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -56,7 +56,7 @@ def rare_collections() -> Iterator[Collector]:
 
 @contextmanager
 def never_collected() -> Iterator[None]:
-    """Exempt what is made inside, such as the core of a resumed run, from every later collection."""
+    """Exempt objects made inside, such as the core of a resumed run, from every later collection."""
     with without_collecting():
         yield
         gc.freeze()

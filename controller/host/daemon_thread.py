@@ -14,7 +14,10 @@ Result = TypeVar("Result")
 
 
 async def in_daemon_thread(call: Callable[[], Result]) -> Result:
-    """What `call` returns or raises, without the default executor, whose threads are joined at exit."""
+    """What `call` returns or raises, from a daemon thread: those of the default executor are joined at exit.
+
+    StopIteration, which a future cannot carry, is raised as RuntimeError.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Result] = loop.create_future()
 
@@ -31,9 +34,9 @@ async def in_daemon_thread(call: Callable[[], Result]) -> Result:
             error.__cause__ = raised
         except BaseException as raised:  # one that escaped would leave the caller waiting for ever
             error = raised
-        with suppress(RuntimeError):  # the loop is closed: the run ended while the source was blocked
+        with suppress(RuntimeError):  # the loop is closed: the run ended while the call was blocked
             loop.call_soon_threadsafe(settle, result, error)
 
-    of_caller = copy_context()  # what is logged in it is of the caller's run
+    of_caller = copy_context()  # the call logs to the caller's run
     threading.Thread(target=of_caller.run, args=[work], name="prompts", daemon=True).start()
     return await answer

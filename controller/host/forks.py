@@ -1,8 +1,8 @@
-"""The controller's side of the fork server: worker processes that need not import torch again.
+"""The controller's side of the fork server: forks worker processes that need not import torch again.
 
-Invariants: one server per controller process, started when a run first asks for it and kept for those that
-follow; it ends by itself a minute after the last one, and with the process; each run has a socket of its own,
-with which its processes end; what the server cannot do is told as `ForkServerLost`, and is done without it.
+Invariants: one server per controller process and environment, started when a run first needs it and kept for
+later runs; it ends a minute after the last run, and with the controller; each run has a socket of its own,
+whose end kills the run's processes; a lost server raises `ForkServerLost`, and workers are executed instead.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from protocol.settings import RolloutSettings, TrainerSettings
 COMMAND = (sys.executable, "-P", "-m", "workers.host.fork_server")
 ACCELERATORS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/kfd"))
 AT_IMPORT = ("CUDA", "HF_", "LD_", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
-"""How the variables begin that libraries read when they are imported; another value is another server."""
+"""Prefixes of environment variables that libraries read at import; other values need another server."""
 EACH_ITS_OWN = ("PYTHONPATH",)
 THROUGH = b"0"
 LAST_WORDS_BYTES = 2000
@@ -32,33 +32,31 @@ MAX_ANSWER_BYTES = 4096
 
 
 class ForkServerLost(StaleFlowError):
-    """The server has ended, or has never begun; its last words are the text."""
+    """The server has ended, or could not start; the text has the end of its log."""
 
 
 class ForkedProcess:
-    """A process that the server has forked; like one of `asyncio.subprocess`."""
+    """A process forked by the server, with the interface of an `asyncio.subprocess` one."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> int:
-        """The exit code, negative for a signal; it stands for everybody who asks."""
+        """The exit code, negative for a signal; may be awaited any number of times."""
         return await asyncio.shield(self._ended)
 
     def end(self, code: int) -> None:
-        """The server, or its end, has told."""
+        """The process has ended, as the server reported, or with the server."""
         if not self._ended.done():
             self._ended.set_result(code)
 
 
 class Forks:
-    """The processes that one run has forked."""
+    """The forked processes of one run."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` is that of the server, if there is none yet.
-
-        Raises: OSError if it cannot be started."""
+        """`environment`: for the server, if it has to be started. Raises: OSError if it cannot be."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._server = _server_of(environment)
@@ -66,12 +64,12 @@ class Forks:
             self._socket.close()
             theirs.close()
             raise
-        with theirs, suppress(ConnectionError):  # if it has ended since, that is heard below
+        with theirs, suppress(ConnectionError):  # if it has ended since, `_hear` notices
             socket.send_fds(self._server.door, [b"c"], [theirs.fileno()])
         self._socket.setblocking(False)
         self._one_at_a_time = asyncio.Lock()
         self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
-        """Requests that were not answered, by number; who made one may be gone."""
+        """Unanswered requests by number; the caller may be cancelled."""
         self._count = 0
         self._processes: dict[int, ForkedProcess] = {}
         self._is_lost = False
@@ -88,8 +86,8 @@ class Forks:
     ) -> ForkedProcess:
         """Fork a process that runs a Python command line, without the interpreter, in a session of its own.
 
-        `output` and `error` are descriptors. Raises: ForkServerLost, then and ever after; OSError if the
-        machine has no room for another process now.
+        `output` and `error` are descriptors. Raises: ForkServerLost, from then on at every call; OSError if
+        the machine has no room for another process now.
         """
         asked = {"command": list(command), "environment": dict(environment), "folder": os.getcwd()}
         async with self._one_at_a_time:
@@ -111,7 +109,7 @@ class Forks:
             socket.send_fds(self._socket, [number], [file.fileno(), nothing.fileno(), output, error])
 
     def close(self) -> None:
-        """Leave the server, which ends what still runs."""
+        """Disconnect from the server, which kills the processes that still run."""
         self._loop.remove_reader(self._socket.fileno())
         with suppress(OSError):  # it has ended
             self._socket.send(THROUGH)
@@ -139,20 +137,20 @@ class Forks:
         if "forked" in answer:
             self._begin(answer["forked"], asked)
             return
-        if answer["ended"] not in self._processes:  # before it could say that it had begun
+        if answer["ended"] not in self._processes:  # it ended before the server could report its start
             self._begin(answer["ended"], asked)
         self._processes.pop(answer["ended"]).end(answer["code"])
 
     def _begin(self, pid: int, asked: asyncio.Future[ForkedProcess] | None) -> None:
         process = self._processes[pid] = ForkedProcess(pid)
-        if asked is None or asked.done():  # who asked was cancelled meanwhile
+        if asked is None or asked.done():  # the caller was cancelled meanwhile
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         else:
             asked.set_result(process)
 
     def _give_up(self) -> None:
-        """The server is gone, and the kernel has ended what it had forked, or is about to."""
+        """The server is gone: its processes are killed, and all requests fail."""
         self._is_lost = True
         for pid, process in self._processes.items():
             with suppress(ProcessLookupError, PermissionError):
@@ -170,7 +168,7 @@ class Forks:
 
 
 class _Server:
-    """The one of this process."""
+    """A fork server of this process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.owner = os.getpid()
@@ -185,13 +183,15 @@ class _Server:
                 stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=dict(environment),
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
-        threading.Thread(target=self.process.wait, name="fork server", daemon=True).start()  # it may end idle
+        threading.Thread(
+            target=self.process.wait, name="fork server", daemon=True
+        ).start()  # reaps it if it ends idle
 
     def last_words(self) -> str:
-        """The end of what it has written; "" if that is nothing."""
+        """The end of its log; "" if it is empty."""
         if self._log.closed:
             return self._words
-        size = os.fstat(self._log.fileno()).st_size  # it is read in place: the server writes at its own end
+        size = os.fstat(self._log.fileno()).st_size  # pread: the server's writing position is shared
         words = os.pread(self._log.fileno(), LAST_WORDS_BYTES, max(0, size - LAST_WORDS_BYTES))
         return words.decode(errors="replace").strip()
 
@@ -199,16 +199,16 @@ class _Server:
         self.door.close()
         self.process.kill()
         self.process.wait()
-        self._words = self.last_words()  # a run that it has served may still ask for them
+        self._words = self.last_words()  # a run may still ask for them
         self._log.close()
 
 
-_servers: list[_Server] = []  # of each kind that is in use
+_servers: list[_Server] = []  # one of each kind that is in use
 _change = threading.Lock()
 
 
 def _server_of(environment: Mapping[str, str]) -> _Server:
-    """The one to fork from, for one more client."""
+    """The server for this environment, with one more client."""
     with _change:
         kind = _kind(environment)
         for server in tuple(_servers):
@@ -241,15 +241,15 @@ def _close() -> None:
 
 
 def may_fork(settings: RolloutSettings | TrainerSettings) -> bool:
-    """Whether a worker of these settings is as good when it is forked.
+    """Whether a worker of these settings may be forked.
 
-    It is on Linux, with an engine of ours, where torch finds no accelerator: a driver that one process has
-    begun to use is of no use to its forks.
+    It may on Linux, with a built-in engine, if torch uses no accelerator: forks of a process that has
+    initialized a driver cannot use it.
     """
     is_on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_accelerator())
     return sys.platform == "linux" and settings.engine in ("torch", "fsdp") and is_on_cpu
 
 
 def has_accelerator() -> bool:
-    """Whether this machine has one, which functions of reward and agent workers may use."""
+    """Whether this machine has an accelerator, which user functions may use, too."""
     return any(path.exists() for path in ACCELERATORS)

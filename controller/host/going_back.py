@@ -1,9 +1,9 @@
-"""A run whose core broke an invariant goes back to before the event at fault, and leaves it out once.
+"""Rewinds a run whose core broke an invariant to before the event at fault, and leaves that event out.
 
-Invariants: the event at fault is the one before which the core kept all its invariants and after which it did
-not, which a replay finds exactly; what followed it was decided by a broken core, so it counts as never heard,
-and the payload that came with it is deleted; payload that was dropped since the last check is still there. An
-invariant is forgiven once in a run; the event that begins a run or one of its epochs cannot be left out.
+Invariants: the event at fault is the first after which the core breaks an invariant, found exactly by replay;
+later events were handled by a broken core, so they are skipped, and their payload is deleted; payload dropped
+since the last check is still there. A run is rewound once for each invariant; the event that begins a run or
+an epoch cannot be left out.
 """
 
 import json
@@ -30,25 +30,25 @@ from protocol.messages.pieces import Segment
 from protocol.plain_text import plain_line
 
 BROKEN_AT = "broken_at"  # fact: number of the event after which the check found a broken core
-FORGIVEN = "forgiven_invariants"  # fact: JSON list of the places of those that a run went back for
-ASIDE = "undone_"  # prefix of checkpoints of versions that were made after the event at fault
+FORGIVEN = "forgiven_invariants"  # fact: JSON list of the invariants (places) that the run was rewound for
+ASIDE = "undone_"  # prefix of checkpoints of versions made after the event at fault
 
 log = logging.getLogger("staleflow.controller")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The event after which a core was broken."""
+    """The event after which the core broke an invariant."""
 
     recorded: Recorded
     violation: Violation
-    author: str  # name of the worker that said it; "" if none did
+    author: str  # name of the worker that sent it; "" if none did
 
 
 def leave_word(store: Store, stepper: Stepper, failure: Exception | None) -> None:
-    """Write what a controller leaves to the next one, inside a transaction.
+    """Write what the next controller needs to know, inside a transaction.
 
-    If the core is broken, the next one has to know since when; else some of what was dropped is deleted.
+    If the core is broken, since which event; if not, dropped payload may be deleted.
     """
     broken_at = failure.number if isinstance(failure, BrokenInvariant) else 0
     if not broken_at and violation_of(stepper.core) is not None:
@@ -63,7 +63,7 @@ def leave_word(store: Store, stepper: Stepper, failure: Exception | None) -> Non
 def gone_back(recording: Recording, past: ResumedRun) -> ResumedRun:
     """The run as it stands, or if its core is broken, as it stood before the event at fault.
 
-    Raises: RunError if that invariant was forgiven before, or the event cannot be left out.
+    Raises: RunError if the run was rewound for that invariant before, or the event cannot be left out.
     """
     broken_at = recording.told(BROKEN_AT, int, 0)
     is_mended = broken_at in recording.skipped
@@ -72,7 +72,7 @@ def gone_back(recording: Recording, past: ResumedRun) -> ResumedRun:
     elif not broken_at or is_mended:
         return past
     fault = event_at_fault(recording, broken_at)
-    if fault is None:  # as with another release, which does not break it
+    if fault is None:  # such as with another release that has no such bug
         return past
     forgiven = recording.told(FORGIVEN, list, [])
     _refuse_again(recording, fault, forgiven)
@@ -82,7 +82,7 @@ def gone_back(recording: Recording, past: ResumedRun) -> ResumedRun:
 def event_at_fault(recording: Recording, broken_at: int) -> Fault | None:
     """The event up to `broken_at` that made the core break an invariant; None if it breaks none there.
 
-    By bisection from the newest snapshot that keeps them all: half of what is left is replayed each time.
+    Bisects from the newest snapshot that keeps all invariants.
     """
     number, core = _newest_whole(recording, broken_at)
     freezer, strategies = Freezer(), recording.strategies()
@@ -154,17 +154,14 @@ def _without(recording: Recording, fault: Fault, forgiven: list[str]) -> Resumed
 
 
 def _named(event: Event, author: str) -> str:
-    """An event and who said it."""
+    """An event and its author, in words."""
     if isinstance(event, Received):
         return f"{type(event.message).__name__} of {author or event.peer}"
     return f"the event {type(event).__name__}"
 
 
 def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
-    """Write what does not count any more, inside a transaction, and delete what came with it.
-
-    Returns what to tell a person.
-    """
+    """Mark skipped events, inside a transaction, and delete their payload; returns warnings."""
     told = []
     for number, reason in past.skipped.items():
         store.skip(number, reason)
@@ -179,7 +176,7 @@ def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
 
 
 def _known_tokens(core: Core) -> Known:
-    """How many tokens of which attempt the core counts."""
+    """Number of tokens of each attempt that the core counts."""
     known: Counter[tuple[int, int, int]] = Counter()
 
     def count(group: int, member: int, segments: Iterable[Segment]) -> None:
@@ -197,7 +194,7 @@ def _known_tokens(core: Core) -> Known:
 
 
 def set_checkpoints_aside(run: Path, steps: int) -> list[Path]:
-    """Rename the checkpoints of versions that do not count any more, to what no trainer looks for."""
+    """Rename checkpoints of versions after `steps`, so that no trainer finds them."""
     moved = []
     for path in sorted(run.glob("checkpoints/step_*")):
         number = path.name.removeprefix("step_")

@@ -1,8 +1,8 @@
-"""The initial model of a run: makes it where a factory is named, and gives its files to machines without it.
+"""The initial model of a run: makes it with `model.factory`, and sends its small files to remote workers.
 
-Invariants: the model is made once for a factory, its source and a seed, in a process of its own; who asks
-for its files before it is there gets them then; they are read once, in a thread, and given to each worker
-once, so that nobody who may attach can hold up the loop or fill memory by asking.
+Invariants: the model is made once for a factory, its source and a seed, in a process of its own; a worker
+that asks for files before they exist gets them when they do; files are read once, in a thread, and sent to
+each worker once, so that no worker can stall the loop or fill memory by asking.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ log = logging.getLogger("staleflow.controller")
 
 
 class _Files(NamedTuple):
-    """The small files of the model, as every worker gets them."""
+    """The small files of the model, as sent to every worker."""
 
     message: ModelFiles
     contents: tuple[bytes, ...]
 
 
 class InitialModel:
-    """What every worker begins with."""
+    """The model that every worker begins with."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class InitialModel:
         on_progress: Callable[[float, str], None],
         on_fault: Callable[[PeerId, str], None],
     ) -> None:
-        """`on_fault(peer, reason)` hears of a worker that asks for the files again."""
+        """`on_fault(peer, reason)` is called for a worker that asks for the files twice."""
         self._model, self._seed = config.model, config.run.seed
         self._run, self._server = directory, server
         self._on_progress, self._on_fault = on_progress, on_fault
         self._is_there = False
-        self._files: _Files | None = None  # once they were read
+        self._files: _Files | None = None  # None until they were read
         self._reading: asyncio.Task[None] | None = None
-        self._asked: dict[PeerId, bool] = {}  # who, and whether they have asked again
-        self._waiting: list[PeerId] = []  # of those, who has got nothing yet
+        self._asked: dict[PeerId, bool] = {}  # workers that asked -> whether they asked twice
+        self._waiting: list[PeerId] = []  # workers that got no answer yet
 
     @property
     def directory(self) -> Path:
-        """Where it lies, or will."""
+        """Folder of the model."""
         return self._run.model if self._model.factory is not None else Path(self._model.path)
 
     async def make(self, supervisor: Supervisor) -> None:
-        """Make it if it is not there, and tell the server its vocabulary.
+        """Make the model if it is not there, and tell the server its vocabulary.
 
         Raises: RunError if the factory fails; OSError if the disk does."""
         factory = self._model.factory
@@ -70,16 +70,16 @@ class InitialModel:
         self._server.vocabulary = vocabulary_of(self.directory)
 
     def send_to_waiting(self) -> None:
-        """It is there: answer who has asked for its files."""
+        """The model is there: answer the workers that have asked for its files."""
         self._is_there = True
         if self._waiting:
             self._begin_to_read()
 
     def send_files(self, peer: PeerId) -> None:
-        """Give its files to a machine without it, as soon as it is there; to each worker once."""
+        """Send the files to a worker as soon as the model is there, and only once."""
         if (has_asked_again := self._asked.get(peer)) is not None:
             self._asked[peer] = True
-            if not has_asked_again:  # what else it has said meanwhile is of no more account
+            if not has_asked_again:  # further messages of it do not matter any more
                 self._on_fault(peer, "It asked for the files of the model again; a worker asks once.")
             return
         self._asked[peer] = False
@@ -90,17 +90,17 @@ class InitialModel:
             self._begin_to_read()
 
     def forget(self, peer: PeerId) -> None:
-        """The session of this worker is over."""
+        """The session of this worker has ended."""
         self._asked.pop(peer, None)
 
     def _begin_to_read(self) -> None:
         self._reading = asyncio.get_running_loop().create_task(self._read(), name="files of the model")
 
     async def _read(self) -> None:
-        """No decision hangs on it, so it may take as long as it takes."""
+        """Read the files; no decision waits for it, so it has no time limit."""
         try:
             files = await in_daemon_thread(self._look)
-            self._files = files if files.message.names else None  # somebody may put them there yet
+            self._files = files if files.message.names else None  # they may be put there later
             self._answer(files)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
             if isinstance(error, RuntimeError) or are_spent(error):

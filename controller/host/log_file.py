@@ -1,4 +1,4 @@
-"""logs/controller.log of a run, which only the run's user may read: it quotes prompts and responses."""
+"""logs/controller.log of a run, readable only by the run's user, as it quotes prompts and responses."""
 
 import logging
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from protocol.stacks import dump_on_signal
 
 
 class OwnersLog(logging.FileHandler):
-    """A log that is its owner's alone from its first byte on."""
+    """A log that only its owner may read, from its first byte on."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)
@@ -20,15 +20,15 @@ class OwnersLog(logging.FileHandler):
 
 _run_of_context: ContextVar[object] = ContextVar("run of this log", default=None)
 _logs: dict[object, OwnersLog] = {}
-"""Of the runs of this process that go on, each by what its context has."""
+"""Logs of the current runs of this process, by the value of `_run_of_context`."""
 
 
 def log_to_file(path: Path, *, level: str, stack: ExitStack) -> None:
-    """Write what the controller logs to this file too, until `stack` closes.
+    """Write what the controller logs to this file, too, until `stack` closes.
 
-    The caller's context is this run's from now on, and so is what begins in a copy of it: tasks, callbacks,
-    `asyncio.to_thread`. What another run of this process logs is left out; what is of no run is in the log of
-    each. Stacks that a signal asks for are in the log of the run that began last.
+    The caller's context belongs to this run from now on, as do tasks, callbacks and threads that copy it.
+    Records of other runs of this process are left out; records of no run go to the log of each run. Stacks
+    dumped on a signal go to the log of the run that began last.
     """
     handler, run = OwnersLog(path), object()
     stack.callback(handler.close)

@@ -1,6 +1,6 @@
-"""Reads prompts as the core asks for them, in a daemon thread: a source that blocks must not delay the exit.
+"""Reads prompts on demand of the core, in a daemon thread: a source that blocks must not delay the exit.
 
-Invariant: one thread at a time, and groups get their numbers in the order of the data.
+Invariant: one thread reads at a time, and groups are numbered in the order of the data.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ class PromptReader:
         known: str | None,
         on_refused: Callable[[str], None],
     ) -> Self:
-        """Find the sources: `prompts`, or else what `data` names.
+        """Open the sources: `prompts`, or else those that `data` names.
 
-        `known`: their fingerprints when the run began. `on_refused(text)` hears of rows that were passed
-        over, in the running loop. Raises: ConfigError.
+        `known`: their fingerprints when the run began. `on_refused(text)` is called in the running loop for
+        rows that were left out. Raises: ConfigError.
         """
         loop = asyncio.get_running_loop()
 
@@ -52,27 +52,27 @@ class PromptReader:
 
     @property
     def fingerprints(self) -> str:
-        """What the sources were when the run began."""
+        """Fingerprints of the sources when the run began."""
         return self._sources.fingerprints
 
     async def go_on(self, core: Core, rows: Mapping[int, bytes], *, cursors: str | None) -> None:
-        """Pass over what a run has read.
+        """Skip the rows that a resumed run has read.
 
-        `rows` are those that it still holds, by group; `cursors`: where the sources stood. Raises:
-        ConfigError if the data has changed.
+        `rows`: rows that it still holds, by group; `cursors`: positions of the sources.
+        Raises: ConfigError if the data has changed.
         """
         self._next_group = core.scoring.read_until
         known, read = known_rows(core, rows), core.state.mixture.read
         await in_daemon_thread(lambda: self._sources.take_up(read, known, cursors))
 
     def ask_for(self, wanted: ReadPrompts) -> None:
-        """The core wants more."""
+        """Queue a request of the core."""
         self._wanted.put_nowait(wanted)
 
     async def run(
         self, post: Callable[[Event, tuple[bytes, ...]], None], *, note: Callable[[str], None]
     ) -> None:
-        """Answer what is asked, for ever; `note(cursors)` hears before each answer where the sources stand.
+        """Answer requests for ever; `note(cursors)` gets the positions of the sources before each answer.
 
         Raises: whatever a source raises."""
         while True:

@@ -1,8 +1,8 @@
-"""What the journal of a run says to the controller that goes on with it.
+"""Resumes a run: decides whether the run in a directory can be resumed, and re-derives it.
 
-Invariants: the core is re-derived (`controller.host.resumed_run`), and a broken one as it was before the
-event at fault (`controller.host.going_back`); nothing is written before that, and only `find_past` writes; a
-configuration that would change what was promised or learned is refused key by key.
+Invariants: the core is re-derived from the journal (`controller.host.resumed_run`), a broken one as it was
+before the event at fault (`controller.host.going_back`); nothing is written before that, and only `find_past`
+writes; a configuration that would change what the run promised or learned is refused key by key.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ MAY_CHANGE = (
     "trainer.threads", "trainer.max_tokens_per_microbatch", "trainer.streaming",
     "trainer.activation_checkpointing", "trainer.cpu_offload",
 )  # fmt: skip
-"""Keys, and whole sections, with which a run may go on when they have another value than before."""
+"""Keys, and whole sections, that may change when a run is resumed."""
 
 
 async def find_past(
     directory: RunDirectory, config: Config, *, on_warning: Callable[[str], None]
 ) -> ResumedRun | None:
-    """The run in the directory, if there is one that is not over; else the directory is made again.
+    """The unfinished run in the directory; None if there is none, and the directory was begun anew.
 
     Raises: as `read_past`; RunError, before anything is changed, if run.db has lost its end, and no
     checkpoint fits what it still has.
@@ -76,7 +76,7 @@ async def find_past(
 
 
 def _why_set_aside(run: Path, previous: Path) -> str:
-    """Why the run in a folder was set aside unread, in words."""
+    """Why an earlier run was set aside unread."""
     aside = f"it is set aside at {previous}, and this is a new one."
     if not (previous / "run.db").exists():
         return f"{run} held a run without run.db, so nothing could go on with it: {aside}"
@@ -87,11 +87,11 @@ def _why_set_aside(run: Path, previous: Path) -> str:
 
 
 def lost_end(run: Path, past: ResumedRun) -> str:
-    """What the other files of a run hold beyond the end of its run.db, in words; "" if that is nothing.
+    """What other files of a run hold beyond the end of its run.db, in words; "" if nothing.
 
-    An event is in run.db before anything else is written of it, so no kill leaves the others ahead.
+    Events are in run.db before anything else is written about them, so a kill leaves no file ahead of it.
     """
-    if past.forgiven:  # it goes back on purpose, and says so
+    if past.forgiven:  # it was rewound on purpose, and warns of that
         return ""
     steps, evaluations = past.core.state.steps, len(past.core.evaluation.reports)
     found = []
@@ -110,9 +110,9 @@ def lost_end(run: Path, past: ResumedRun) -> str:
 
 
 def _refuse_without_start(run: Path, past: ResumedRun, lost: str) -> None:
-    """A run whose end is lost goes on only from a checkpoint that the rest of it fits. Raises: RunError.
+    """Refuse a run with a lost end unless a checkpoint fits what is left. Raises: RunError.
 
-    The trainer removes older ones, so those that are left may all be of the lost part.
+    The trainer removes old checkpoints, so all remaining ones may be of the lost part.
     """
     steps, oldest = past.core.state.steps, past.core.training.trainer_batches.oldest_start
     if oldest == 0 or any(oldest <= version <= steps for version in saved_versions(run)):
@@ -126,7 +126,7 @@ def _refuse_without_start(run: Path, past: ResumedRun, lost: str) -> None:
 
 
 def _kept_aside(directory: RunDirectory, past: ResumedRun) -> str:
-    """Put what a lost end has left where nothing overwrites it; sentences that say so."""
+    """Rename files of the lost end, so that nothing overwrites them; returns a note about it."""
     with directory.in_words():
         kept = [directory.set_aside(name) for name in (METRICS, EVALUATIONS)]
         kept += set_checkpoints_aside(directory.path, past.core.state.steps)
@@ -137,7 +137,7 @@ def _kept_aside(directory: RunDirectory, past: ResumedRun) -> str:
 
 
 def _last_step(metrics: Path) -> int:
-    """The newest train step that has a line, by the lines and by their count; 0 if none has."""
+    """The newest train step with a line, checked against the number of lines; 0 if there is none."""
     count, newest = _last_lines(metrics)
     steps = []
     for line in newest:
@@ -147,7 +147,7 @@ def _last_step(metrics: Path) -> int:
 
 
 def _last_lines(file: Path) -> tuple[int, list[bytes]]:
-    """How many whole lines a file has, and the last few; none if it is not there. Raises: ConfigError."""
+    """Number of whole lines of a file, and its last few; none if it does not exist. Raises: ConfigError."""
     count, newest = 0, deque[bytes](maxlen=3)
     try:
         with file.open("rb") as lines:
@@ -165,9 +165,9 @@ def _last_lines(file: Path) -> tuple[int, list[bytes]]:
 
 
 def finished_steps(run: Path, config: Config) -> int | None:
-    """Train steps of a run that has made as many as `config` asks for.
+    """Train steps of a run that has made as many as `config` asks for, by its summary.json.
 
-    Whatever release or settings made it; None if it has not, or its journal must be asked.
+    None if it has not, or only its journal can tell.
     """
     try:
         summary = _summary(run)
@@ -178,7 +178,7 @@ def finished_steps(run: Path, config: Config) -> int | None:
 
 
 def _is_out_of_data(run: Path) -> bool:
-    """Whether a run is over because its data ended before it had made its steps."""
+    """Whether a run ended because its data did, before it had made its steps."""
     try:
         summary = _summary(run)
         return bool(summary["ending"] == "done" and summary["steps"] < summary["steps_wanted"])
@@ -191,10 +191,10 @@ def _summary(run: Path) -> Any:
 
 
 def read_past(run: Path, config: Config) -> ResumedRun | None:
-    """The run in this directory as it stood; None if it had not begun.
+    """The run in this directory at its last event; None if it had not begun.
 
-    Raises: ConfigError if it cannot go on with `config`; RunError if its journal is damaged, or this release
-    does not read it or decide as the one that made it.
+    Raises: ConfigError if it cannot be resumed with `config`; RunError if its journal is damaged, or this
+    release cannot read it or decides otherwise than the one that made it.
     """
     try:
         return _read_past(run, config)
@@ -218,9 +218,9 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
 
 
 def why_refused(config: Config) -> str | None:
-    """Why the run in the directory of `config` would not go on with it, as far as no event has to be read.
+    """Why the run in the directory of `config` cannot be resumed with it, as far as known without its events.
 
-    None if nothing is known against it, or there is no run to go on with.
+    None if it may be resumed, or there is no run to resume.
     """
     run = config.run
     if run.resume == "never" or run.durability == "off":
@@ -244,7 +244,7 @@ def _look_at_settings(run: Path, config: Config) -> None:
 
 
 def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], bytes]:
-    """Rows of prompts of training, given by group, by source and number in it."""
+    """Rows of training prompts, which are given by group, by (source, number in the source)."""
     groups, is_one = core.state.groups, not core.state.mixture.sources
     places = {id: (0, id) if is_one else (group.source, group.source_row) for id, group in groups.items()}
     of_kept = {id: (0, id) for id in rows if is_one and id not in groups}  # in a batch that is kept
@@ -293,7 +293,7 @@ def _has_events(file: Path) -> bool:
     except sqlite3.OperationalError as error:
         if "no such table" not in str(error):
             raise broken(str(file), error) from error
-        # none at all: killed while the file was made; else Recording says whose it is
+        # no table at all: killed while the file was made; any other file `Recording` refuses
         return db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master)").fetchone() == (1,)
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return True  # Recording says what is wrong with it
@@ -302,7 +302,7 @@ def _has_events(file: Path) -> bool:
 
 
 def _refuse_if_trained(run: Path) -> None:
-    """A run without history that has trained has lost it. Raises: ConfigError."""
+    """Refuse a run.db without history in a run that has trained. Raises: ConfigError."""
     checkpoint, metrics = newest_checkpoint(run), run / "metrics.jsonl"
     if checkpoint is None and not (metrics.is_file() and metrics.stat().st_size):
         return

@@ -1,8 +1,8 @@
-"""A run as its journal has it: the core of before, derived again.
+"""Re-derives the core of a run from its journal.
 
-Invariants: the core is re-derived from the newest snapshot and the journal after it, and refused if it does
-not want what it wanted then; a worker's word on which it fails is passed over, at most MAX_SKIPPED in a run;
-nothing is written.
+Invariants: the core is re-derived from the newest snapshot and the events after it, and refused if it gives
+other commands than it gave then; a worker's message on which the core fails is passed over, at most
+MAX_SKIPPED in a run; nothing is written.
 """
 
 from dataclasses import dataclass, field
@@ -18,30 +18,30 @@ from controller.host.collector import never_collected
 from protocol.errors import RunError, StaleFlowError
 from protocol.plain_text import plain_line
 
-MAX_SKIPPED = 3  # words of workers that the core of a run may fail on; one more, and it is our bug
+MAX_SKIPPED = 3  # messages of workers on which the core may fail in a run; one more ends it as our bug
 MAX_ERROR_CHARS = 500
 
 
 @dataclass(slots=True)
 class ResumedRun:
-    """A run up to its last journalled event."""
+    """A run at its last journalled event."""
 
     core: Core
     now: float = 0.0  # seconds since the run began
     lines: list[dict[str, object]] = field(default_factory=list)  # all of metrics.jsonl
-    unsaved_lines: int = 0  # the last of them, which no snapshot has
+    unsaved_lines: int = 0  # number of the last lines that no snapshot has
     replayed: int = 0  # events after the newest snapshot
-    skipped: dict[int, str] = field(default_factory=dict)  # events that the core fails on, found now
-    faults: list[PeerFaulted] = field(default_factory=list)  # what their authors are to be closed for
-    forgiven: list[str] = field(default_factory=list)  # invariants, if the run has gone back for one just now
-    is_over: bool = False  # all its steps are made and saved, or its data has ended
-    notes: list[str] = field(default_factory=list)  # what was damaged and done without, in words
+    skipped: dict[int, str] = field(default_factory=dict)  # events newly skipped, and why
+    faults: list[PeerFaulted] = field(default_factory=list)  # faults for which their authors will be closed
+    forgiven: list[str] = field(default_factory=list)  # all forgiven invariants, if the run was just rewound
+    is_over: bool = False  # whether all its steps are made and saved, or its data has ended
+    notes: list[str] = field(default_factory=list)  # damage that could be worked around, in words
 
 
 def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
-    """The run as it stood after event `until`, or at its end.
+    """The run after event `until`, or at its end.
 
-    Raises: RunError if the journal is damaged, or this release does not decide as the one that made it;
+    Raises: RunError if the journal is damaged, or this release decides otherwise than the one that made it;
     CoreFailed.
     """
     past, after = _newest(recording, until)
@@ -62,22 +62,22 @@ def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
 
 
 def may_skip(error: BaseException | None) -> bool:
-    """Whether a worker's word may be to blame for this error of the core.
+    """Whether a worker's message may be to blame for this error of the core.
 
-    Not for an error with words of its own, which is the user's, nor for a machine without memory.
+    Not for a StaleFlowError, which is the user's mistake, nor for a lack of memory.
     """
     return not isinstance(error, StaleFlowError | MemoryError)
 
 
 def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
-    """The fault of the author of a word on which the core fails."""
+    """The fault of the author of a message on which the core fails."""
     text = plain_line(str(error))[:MAX_ERROR_CHARS]
     word = type(event.message).__name__
     return PeerFaulted(event.peer, f"The core failed on its {word} with {type(error).__name__}: {text}.")
 
 
 def derive_with_skips(recording: Recording) -> ResumedRun:
-    """The run at its end, without events on which the core of before may have ended, and this one would."""
+    """The run at its end, without the messages on which the core fails."""
     skipped: dict[int, str] = {}
     faults: list[PeerFaulted] = []
     while True:
@@ -96,10 +96,7 @@ def derive_with_skips(recording: Recording) -> ResumedRun:
 
 
 def _newest(recording: Recording, until: int | None) -> tuple[ResumedRun, int]:
-    """The newest moment up to event `until` that a snapshot has, and the number of its last event.
-
-    Else the beginning.
-    """
+    """The newest snapshot up to event `until`, or else the beginning; and the number of its last event."""
     there = (one for one in recording.snapshots() if until is None or one.number <= until)
     with never_collected():
         snapshot = next(there, None)
@@ -110,7 +107,7 @@ def _newest(recording: Recording, until: int | None) -> tuple[ResumedRun, int]:
 
 
 def way_on_from(run: Path) -> str:
-    """What else can be done with a run that this command cannot go on with."""
+    """What else can be done with a run that cannot be resumed; ends a sentence."""
     whole = [place.parent for place in run.glob("checkpoints/step_*/config.json")]
     places = [place for place in whole if not (place / "adapter_config.json").exists()]
     numbered = {place.name.removeprefix("step_"): place for place in places}

@@ -1,8 +1,8 @@
-"""The folder that a run leaves behind, and the lock that keeps it to one controller.
+"""The folder of a run, and the lock that reserves it for one controller.
 
-Invariants: one live controller per folder; nothing of an older run is overwritten or deleted: it is gone on
-with, or set aside under the next free number, from which the prepared model is taken over; `address`, the
-socket and what the run keeps in shared memory exist only while the run does.
+Invariants: one live controller per folder; nothing of an older run is overwritten or deleted: it is resumed,
+or set aside under the next free number, from which the prepared model is moved back; `address`, the socket
+and the run's shared memory exist only while the run does.
 """
 
 import fcntl
@@ -35,20 +35,20 @@ class RunDirectory:
     """`<run.dir>/<run.name>`, or the run that `run.resume` names, locked."""
 
     def __init__(self, config: Config) -> None:
-        """Lock the folder; if there is no run to go on with, set aside what there is and begin.
+        """Lock the folder; if there is no run to resume, set aside what is there and begin.
 
         Raises: ConfigError if it is in use or unwritable, or not the run that `run.resume` promises.
         """
         self._config = config
         self.path = _folder(config)
         self.model = self.path / config.model.path
-        """Where a model factory puts the initial model; `model.json` beside it says what it was made by."""
+        """Where a model factory puts the initial model; `model.json` beside it names its origin."""
         first = Path(config.model.path).parts[0]
         is_made_inside = config.model.factory and first not in ("/", "..")
         self._kept = (first, f"{first}.json") if is_made_inside else ()
         self._metrics: IO[str] | None = None
         self._evaluations: IO[str] | None = None
-        self._has_journal = False  # as far as was seen
+        self._has_journal = False  # whether run.db was seen
         self._socket_dir: Path | None = None
         self._hold: IO[bytes] | None = None
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
@@ -65,7 +65,7 @@ class RunDirectory:
                 sweep(config.weights.directory, keep=self._segments)
                 may_go_on = config.run.resume != "never" and config.run.durability != "off"
                 self.has_run = may_go_on and (self.path / "run.db").exists()
-                """Whether there is a run to go on with: call `begin` or `go_on`."""
+                """Whether there is a run to resume: then call `go_on` or `begin`."""
                 if not self.has_run:
                     self.begin(is_blank=may_go_on and self._is_blank())
         except ConfigError:
@@ -75,11 +75,11 @@ class RunDirectory:
     def begin(self, *, is_blank: bool = False) -> None:
         """Set an older run aside, and make the folder again.
 
-        One that was stopped before it had begun (`is_blank`) has nothing to keep, and is begun where it lies.
+        A run that was stopped before it had begun (`is_blank`) has nothing to keep, and is begun in place.
         Raises: ConfigError.
         """
         with self.in_words():
-            remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here
+            remove(self._segments, even_if_held=True)  # the lock excludes a living run
             self.previous, self.has_run = None if is_blank else self._set_aside(), False
             for suffix in ("", "-wal", "-shm"):
                 (self.path / f"run.db{suffix}").unlink(missing_ok=True)
@@ -88,10 +88,10 @@ class RunDirectory:
     def go_on(
         self, lines: list[dict[str, object]], evaluations: list[dict[str, object]], weights_were_in: str
     ) -> None:
-        """Take up the run in the folder.
+        """Resume the run in the folder.
 
-        `lines` are its metrics.jsonl, and `evaluations` its evaluations.jsonl; `weights_were_in`: its
-        `weights.directory` until now, where versions may be left. Raises: ConfigError.
+        `lines`: its metrics.jsonl; `evaluations`: its evaluations.jsonl; `weights_were_in`: its earlier
+        `weights.directory`, where versions may be left. Raises: ConfigError.
         """
         with self.in_words():
             sweep(weights_were_in, keep=self._segments)
@@ -112,7 +112,7 @@ class RunDirectory:
         return path.rename(numbered(path)) if path.exists() else None
 
     def _open(self) -> None:
-        # other runs sweep what nobody holds, and all workers may be dead at once
+        # other runs sweep segments that no process holds, and all workers may be dead at once
         self._hold = hold(self._segments)
         self.path.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
         self.logs.mkdir(mode=self._folder_mode, exist_ok=True)
@@ -124,7 +124,7 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """One log per process."""
+        """Folder with one log per process."""
         return self.path / "logs"
 
     def begin_log(self, *, level: str, stack: ExitStack) -> None:
@@ -133,7 +133,7 @@ class RunDirectory:
             log_to_file(self.logs / "controller.log", level=level, stack=stack)
 
     def endpoint(self, bind: str) -> str:
-        """Where to listen: `bind`, or for `auto` a Unix socket that only this user can reach.
+        """The endpoint to listen at: `bind`, or for `auto` a Unix socket that only this user can reach.
 
         Raises: ConfigError.
         """
@@ -150,8 +150,8 @@ class RunDirectory:
     def has_model(self, origin: str) -> bool:
         """Whether the initial model is there and was made by `origin`.
 
-        If not, room is made and `origin` noted. A model without a note was put there by the user, and is
-        taken as it is; so is that of a run which goes on.
+        If not, removes an outdated one and notes `origin`. A model without a note was put there by the user,
+        and is taken as it is; so is the model of a resumed run.
         """
         note = self.model.with_name(f"{self.model.name}.json")
         if self.model.exists():
@@ -164,23 +164,23 @@ class RunDirectory:
         return False
 
     def publish_address(self, endpoint: str) -> None:
-        """Write where workers attach, for people and for `launch.py attach`. Raises: ConfigError."""
+        """Write the endpoint for workers, for people and for `launch.py attach`. Raises: ConfigError."""
         with self.in_words():
             self._write_atomically("address", endpoint + "\n")
 
     def publish_key(self, key: WorkerKey) -> Path:
-        """Leave the key of this life of the run for local workers, and for whoever may read the folder."""
+        """Write the key of this controller process, for local workers and all who may read the folder."""
         with self.in_words():
             write_local_key(self.local_key, key)
         return self.local_key
 
     @property
     def local_key(self) -> Path:
-        """Where `publish_key` puts it."""
+        """The file that `publish_key` writes."""
         return self.path / "local.key"
 
     def append_metrics(self, metrics: dict[str, object]) -> None:
-        """One more line of metrics.jsonl, readable at once.
+        """Add a line to metrics.jsonl, readable at once.
 
         Raises: RunError if the run's files are gone, or the disk is full.
         """
@@ -189,7 +189,7 @@ class RunDirectory:
         _append(self._metrics, metrics)
 
     def _check_files(self) -> None:
-        """What is written to a file that was removed goes nowhere, and nobody would be told."""
+        """Refuse to write on if the run's files were removed or renamed: writes would be lost silently."""
         for path in (self.path, self.path / METRICS, self.path / "run.db")[: 2 + self._has_journal]:
             if not path.exists():
                 raise RunError(
@@ -213,15 +213,15 @@ class RunDirectory:
         _append(self._evaluations, metrics)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """summary.json, complete or not there."""
+        """Write summary.json; it is complete or does not exist."""
         self._write_atomically("summary.json", json.dumps(summary, indent=2) + "\n")
 
     def write_status(self, text: str) -> None:
-        """status.json, complete or as it was before."""
+        """Write status.json; it is complete or unchanged."""
         self._write_atomically("status.json", text, is_synced=False)
 
     def close(self) -> None:
-        """Remove what must not outlive the run, and let go of the folder."""
+        """Remove what must not outlive the run, and release the lock."""
         (self.path / "address").unlink(missing_ok=True)
         self.local_key.unlink(missing_ok=True)
         if self._hold is not None:
@@ -232,12 +232,12 @@ class RunDirectory:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         for file in (self._metrics, self._evaluations):
             if file is not None:
-                with suppress(OSError):  # a full disk, which was told of when a line did not fit
+                with suppress(OSError):  # a full disk, reported when a line did not fit
                     file.close()
         self._let_go()
 
     def _let_go(self) -> None:
-        with suppress(OSError):  # a full disk, which was told of when the lock was taken
+        with suppress(OSError):  # a full disk, reported when the lock was taken
             self._lock.close()
 
     def _take_lock(self) -> None:
@@ -286,10 +286,10 @@ class RunDirectory:
         return open(path, how, encoding="utf-8", opener=opener)
 
     def _close_to_others(self) -> None:
-        """What an earlier life of the run, which was not private, has left; links are not followed."""
+        """Revoke access of others to files from before the run was private; links are not followed."""
         for folder, folders, files in os.walk(self.path):
             for path in (Path(folder), *(Path(folder, name) for name in (*folders, *files))):
-                with suppress(FileNotFoundError):  # a worker of that life was just ending
+                with suppress(FileNotFoundError):  # removed by a worker that was just ending
                     mode = path.lstat().st_mode
                     if mode & OTHERS and not stat.S_ISLNK(mode):
                         path.chmod(stat.S_IMODE(mode) & ~OTHERS)
@@ -350,11 +350,11 @@ def _folder(config: Config) -> Path:
             f"{folder} is a link to {folder.readlink()}, which is not there. Mount the disk that it is on, "
             "or remove the link to begin another run."
         )
-    return folder.resolve()  # whoever looks for the lock finds one, whichever way they came
+    return folder.resolve()  # so that all paths to the folder lead to one lock
 
 
 def origin_of(factory: str, seed: int) -> str:
-    """What a prepared model was made by: the factory, its source if it is a file, and the seed."""
+    """The origin of a prepared model: the factory, a digest of its file if it has one, and the seed."""
     file = Path(factory.rpartition(":")[0])
     source = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
     return json.dumps({"factory": factory, "source": source, "seed": seed}) + "\n"

@@ -1,7 +1,7 @@
 """Takes the snapshots of a live run, between its turns.
 
-Invariants: what the last turn came to is written in the transaction of the snapshot; where the system
-can, the image is made beside the loop, and written when it is ready; a disk that refuses one ends the run.
+Invariants: fingerprints of the last turn are written in the transaction of the snapshot; if the system can,
+the image is made in a forked process, and written when it is ready; a disk that refuses it ends the run.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from controller.host.stepper import Stepper
 
 
 class SnapshotTaker:
-    """When each turn is over, looks whether a snapshot is due."""
+    """Takes a snapshot after a turn if one is due."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class SnapshotTaker:
     ) -> None:
         """Takes snapshots of a live run.
 
-        `unsaved_events`: in the journal after the newest snapshot. One that was begun is not written once
-        `is_over()`; `on_failure(error)` hears why one could not be.
+        `unsaved_events`: events in the journal after the newest snapshot. A snapshot in progress is dropped
+        once `is_over()`; `on_failure(error)` is called if one cannot be written.
         """
         is_compact = run.journal == "compact" or run.durability == "off"  # memory is dear
         self._store = store
@@ -40,7 +40,7 @@ class SnapshotTaker:
         self._snapshots.add_line(line)
 
     def close(self) -> None:
-        """Give up what was begun."""
+        """Give up a snapshot in progress."""
         self._snapshots.close()
 
     def after_turn(self, stepper: Stepper, *, events: int, now: float) -> None:

@@ -1,8 +1,8 @@
 """status.json: what a run does now and what it waits for, for people and for `launch.py status`.
 
-Invariants: it is written when something has changed that it says, and every WRITE_S; an alarm is complained
-of once an hour; a look at a large run is made in slices, between which the loop does its work, and takes no
-more than SHARE of it; a disk that refuses the file does not end the run.
+Invariants: it is written when its content has changed, and every WRITE_S; an alarm is reported once an hour;
+a look at a large run is made in slices, between which the loop does its work, and takes at most SHARE of it;
+a disk that refuses the file does not end the run.
 """
 
 import json
@@ -16,19 +16,19 @@ from controller.core.state.snapshot import Alarm, ClusterSnapshot
 from controller.host.run_directory import RunDirectory
 from controller.host.watchdog import WORKERS_AT_ONCE, Slices, Wait, Watchdog, at_once, rows_of, status_of
 
-LOOK_S = 1.0  # between two looks of the watchdog, at least
-SHARE = 0.008  # of the loop's time that looks may take: at 1,024 instances one takes 30 ms
-WRITE_S = 10.0  # at most between two status.json, though nothing has changed
-AGAIN_S = 3600.0  # until the same alarm is complained of again
+LOOK_S = 1.0  # least time between two looks of the watchdog
+SHARE = 0.008  # most of the loop's time for looks; at 1,024 instances one takes 30 ms
+WRITE_S = 10.0  # longest time between two status.json, even if nothing has changed
+AGAIN_S = 3600.0  # until the same alarm is reported again
 AT_END = object()
 Own = tuple[dict[str, Any], list[Alarm]]
-"""What the controller says of itself: figures, and alarms."""
+"""Figures and alarms of the controller itself."""
 
 log = logging.getLogger("staleflow.controller")
 
 
 def pause_after(spent_s: float) -> float:
-    """Seconds until the next look, after one that took so many of the processor's."""
+    """Seconds until the next look, after one that took `spent_s` seconds of processor time."""
     return min(WRITE_S, max(LOOK_S, spent_s / SHARE))
 
 
@@ -39,10 +39,10 @@ class StatusFile:
         self, directory: RunDirectory, config: Config, *, on_complaint: Callable[[str], None],
         own: Callable[[], Own] = lambda: ({}, []),
     ) -> None:  # fmt: skip
-        """`on_complaint(text)` hears of alarms and of what takes too long; `own` tells of the controller."""
+        """`on_complaint(text)` gets alarms and overdue waits; `own()` returns those of the controller."""
         self._tokens_per_s: float | None = None  # of the last train step
         self._directory, self._on_complaint, self._own = directory, on_complaint, own
-        self._told: dict[str, float] = {}  # when each alarm was complained of
+        self._told: dict[str, float] = {}  # when each alarm was reported
         self._wanted = {"steps_wanted": config.run.steps, "batch_groups": config.trainer.batch_groups}
         controller = config.controller
         self._watchdog = Watchdog(
@@ -50,22 +50,22 @@ class StatusFile:
             attach_timeout_s=controller.attach_timeout_s,
             has_log=lambda name: (directory.logs / f"{name}.log").is_file(),
         )
-        self._shown: tuple[float, object] = (-WRITE_S, None)  # when it was written, and what it said
-        self._under_way: Iterator[None] | None = None  # a look that is not at its end
-        self._spent_s = 0.0  # of the processor's, on it
+        self._shown: tuple[float, object] = (-WRITE_S, None)  # when the file was written, and its content
+        self._under_way: Iterator[None] | None = None  # a look in progress
+        self._spent_s = 0.0  # its processor time
 
     def note_step(self, line: Mapping[str, Any]) -> None:
-        """Remember of a line of metrics.jsonl how fast the run is."""
+        """Remember the speed of the run from a line of metrics.jsonl."""
         self._tokens_per_s = line.get("throughput/tokens_per_s")
 
     def look(self, seen: ClusterSnapshot, now: float) -> None:
-        """Complain of what takes too long, and write what is new."""
+        """Report overdue waits and alarms, and write the file if its content has changed."""
         at_once(self._look(seen, now))
 
     def watch(self, look: Callable[[int], Slices[ClusterSnapshot]], now: float) -> float:
-        """Go on with the look that is under way, or begin one; seconds until this is to be called again.
+        """Go on with a look, or begin one; returns seconds until the next call, 0 while the look goes on.
 
-        `look(workers)` takes so many workers at a time; 0 s: the look is not at its end.
+        `look(workers)` makes a snapshot in slices of so many workers.
         """
         began = time.thread_time()
         if self._under_way is None:
@@ -110,7 +110,7 @@ class StatusFile:
             yield from self._write(seen, waits, (figures, alarms))
 
     def _new(self, alarms: list[Alarm], now: float) -> list[str]:
-        """Those that nobody was told of within the hour, in words."""
+        """Alarms that were not reported within the last AGAIN_S, in words."""
         new = [alarm for alarm in alarms if now - self._told.get(alarm.name, -AGAIN_S) >= AGAIN_S]
         self._told |= {alarm.name: now for alarm in new}
         return [f"ALARM, {alarm.in_words()}" for alarm in new]

@@ -1,15 +1,15 @@
-"""Steps the core of a live run: what comes is written first, and a word that the core fails on is undone.
+"""Steps the core of a live run: journals events first, and undoes a message on which the core fails.
 
 Invariants: the events of a turn are written, with the payload that the core wants, in one transaction before
-it sees the first of them; of reports that come together, it decides after the last one, unless it fails: then
-each is stepped alone, so that only the worker at fault pays; their fingerprints are written with the next
-turn's events, or at the end; payload is deleted only when the core has passed a check since it was dropped,
-and in each turn that of a few groups. A word of a worker that makes the core raise counts as never heard: the
-journal says so, the core is derived again from the journal as it stood before, and the worker is closed.
-After past.MAX_SKIPPED such words in a run the next one ends it: then it is our bug, and no worker is closed
-for it in a loop. An event without an author, and a mistake in a strategy of the user's, end the run at once.
-Samples are copied here, with the next turn, before their payload may be deleted; a controller that is killed
-in between leaves those of one turn out.
+the core sees the first of them; of reports that come together, the core decides after the last one, unless it
+fails: then each is stepped alone, so that only the worker at fault is closed; fingerprints are written with
+the next turn's events, or at the end; dropped payload is deleted only after the core has passed a check since
+then, and only for a few groups per turn. A message on which the core raises is skipped: the journal says so,
+the core is derived again as it was before, and the worker is closed. After MAX_SKIPPED such messages in a run
+the next one ends it as our bug, so that workers are not closed for it in a loop. An event without an author,
+or a mistake in a user's strategy, ends the run at once.
+Samples are copied with the next turn, before their payload may be deleted; a controller that is killed in
+between loses those of one turn.
 """
 
 import logging
@@ -33,8 +33,8 @@ from protocol.messages import Attach, TrainStepFinished
 
 Frames = tuple[bytes, ...]
 DROPPED_AT_ONCE = 8
-"""Groups whose payload one transaction deletes, a millisecond or two each: a checkpoint drops those of all
-the batches that it covers. A run that ends before leaves the rest to who takes it up."""
+"""Groups whose payload one transaction deletes, a millisecond or two each, as a checkpoint drops all groups
+of the batches that it covers. If the run ends before, a resumed run deletes the rest."""
 log = logging.getLogger("staleflow.controller")
 
 
@@ -42,20 +42,20 @@ class Stepper:
     """A live core and its journal."""
 
     def __init__(self, store: Store, core: Core, *, on_skip: Callable[[str], None]) -> None:
-        """`on_skip(text)` is told, for a person, of a word that was passed over."""
+        """`on_skip(text)` gets a warning about a message that was passed over."""
         self.core = core
-        """As it stands; another object after a word was passed over."""
+        """The current core; another object after a message was passed over."""
         self.last = store.last_event
         """Number of the newest event."""
         self._store, self._on_skip = store, on_skip
         self._skipped = store.faults_skipped()
         self._first, self._digests = self.last + 1, list[bytes]()  # fingerprints that are not written yet
-        self._joined: list[bool] = []  # of the events of this turn
+        self._joined: list[bool] = []  # of each event of this turn
         self._notes: dict[str, str] = {}  # facts that are not written yet
-        self._samples: list[KeepSamples] = []  # that are not written yet
-        self._corrections: dict[TrajectoryId, Corrections] = {}  # of the newest step, to go with them
-        self._doomed = deque[tuple[int, int]]()  # groups that are dropped, each with the event that did it
-        self._passed = inf if store.path == ":memory:" else 0  # up to here nothing is ever undone
+        self._samples: list[KeepSamples] = []  # samples that are not written yet
+        self._corrections: dict[TrajectoryId, Corrections] = {}  # of the newest step, for its samples
+        self._doomed = deque[tuple[int, int]]()  # (event, group): payload to delete, and what dropped it
+        self._passed = inf if store.path == ":memory:" else 0  # events up to here are never undone
 
     def turn(self, now: float, batch: list[tuple[Event, Frames]]) -> list[Command]:
         """Write these events with their frames, and step them; returns what the core wants.
@@ -72,8 +72,7 @@ class Stepper:
     def _together(self, now: float, numbered: dict[int, Event]) -> list[Command] | None:
         """Step events that came together, with one decision for many reports.
 
-        None if the core fails on one of them, or on what it decides because of them: then it is as before
-        them, and they are apart.
+        None if the core fails: then it is restored, and the journal has the events as separate ones.
         """
         wanted: list[Command] = []
         digests: list[bytes] = []
@@ -124,19 +123,19 @@ class Stepper:
         return wanted
 
     def doom(self, groups: Iterable[int]) -> None:
-        """Nobody will ask for the payload of these groups again, unless the run goes back to before now."""
+        """Delete the payload of these groups later, once the run cannot be rewound to before now."""
         self._doomed.extend((self.last, group) for group in groups)
 
     def passed(self, number: int) -> None:
-        """The core after this event keeps its invariants, so the run never goes back to before it."""
+        """The core keeps its invariants after this event, so the run is never rewound to before it."""
         self._passed = max(number, self._passed)
 
     def note(self, name: str, value: str) -> None:
-        """A fact about the run, to be written with the next turn; the last of a name counts."""
+        """Write a fact about the run with the next turn; the last value of a name counts."""
         self._notes[name] = value
 
     def write_rest(self) -> None:
-        """What the last turn came to; inside a transaction, which never fails without ending the run."""
+        """Write what is left of the last turn, inside a transaction whose failure ends the run."""
         if self._digests:
             self._store.put_fingerprints(self._first, b"".join(self._digests))
             self._first, self._digests = self._first + len(self._digests), []
@@ -155,10 +154,10 @@ class Stepper:
             self._store.drop(doomed)
 
     def _write_samples(self) -> None:
-        """Copy them before their payload goes. A run goes on without: it trains on the payload itself."""
+        """Copy samples before their payload is deleted; a failure does not end the run."""
         samples, self._samples = self._samples, []
         corrections, self._corrections = self._corrections, {}
-        if self._store.path == ":memory:":  # nobody could read them
+        if self._store.path == ":memory:":  # no other process could read them
             return
         for one in samples:
             try:
@@ -178,9 +177,9 @@ class Stepper:
         return dict(enumerate(events, first))
 
     def _keep(self, event: Event, frames: Frames, came: set[str]) -> Event:
-        """Keep what came with an event; returns it, or the fault of a worker that foretells its orders.
+        """Store the frames of an event; returns it, or the fault of a worker that claims orders it lacks.
 
-        `came`: the peers that have attached in this turn; one that attaches is added.
+        `came`: peers that have attached in this turn; an attaching one is added.
         """
         if isinstance(event, PromptsRead | HeldOutRead):
             for group, row in enumerate(frames, event.first_group):
@@ -201,7 +200,7 @@ class Stepper:
         return event
 
     def _look(self, event: Received) -> tuple[bool, str | None]:
-        """Whether the core wants what came with a message, and why the message is a lie if not."""
+        """Whether the core wants the frames of a message, and why the message is implausible if not."""
         try:
             is_wanted = self.core.keeps_payload(event.peer, event.message)
             return is_wanted, None if is_wanted else self.core.foretelling(event.peer, event.message)
@@ -210,10 +209,7 @@ class Stepper:
             return False, None
 
     def _pass_over(self, number: int, more: list[int], reason: str) -> None:
-        """Say in the journal that event `number` does not count, and go back to before it.
-
-        Nor does what its author says behind it in this turn.
-        """
+        """Skip event `number` and later messages `more` of its author, and restore the core before it."""
         began = time.monotonic()
         with self._store.transaction():
             self.write_rest()
@@ -237,7 +233,7 @@ def _our_bug(number: int, fault: PeerFaulted) -> RunError:
 
 
 def _joined(events: list[Event]) -> list[bool]:
-    """Which of the events of a turn are decided upon with the next one."""
+    """For each event of a turn, whether it is decided upon together with the next one."""
     *earlier, _ = [isinstance(event, Received) and isinstance(event.message, REPORTS) for event in events]
     return [*earlier, False]
 

@@ -1,10 +1,10 @@
-"""Local worker processes: starts them, tells when they end, and leaves none behind.
+"""Local worker processes: starts them, reports their exits, and leaves none behind.
 
-Invariants: a local worker is started with the very command that a person would type on another machine, or
-forked from a process that has imported what this command imports; it has a session of its own, so Ctrl-C
-reaches the controller only; its exit is reported once, with the end of its log; the ranks of one trainer live
-and die together; after `stop`, or a cancellation, no process of ours is left but the one that forks, which
-waits a minute for the next run.
+Invariants: a local worker is started with the same command that a person would type on another machine, or
+forked from a process that has made this command's imports; it has a session of its own, so Ctrl-C reaches
+only the controller; its exit is reported once, with the end of its log; the ranks of a trainer live and die
+together; after `stop`, or a cancellation, no process is left but the fork server, which waits a minute for
+the next run.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ logger = logging.getLogger("staleflow.supervisor")
 
 
 class _Log:
-    """What one process writes; the file may hold the words of its predecessors before."""
+    """The log of one process, in a file that may begin with the logs of its predecessors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._begin = path.stat().st_size if path.exists() else 0
 
     def open(self) -> IO[bytes]:
-        """To go on writing; for the run's user only, as it quotes prompts and responses."""
+        """Open it for appending; readable only by the run's user, as it quotes prompts and responses."""
         return open(self.path, "ab", opener=for_owner_only)
 
     def last_words(self) -> str:
@@ -78,12 +78,12 @@ class _Worker:
 
     def __init__(self) -> None:
         self.processes: list[Process | ForkedProcess] = []
-        self.endings: list[tuple[int, _Log]] = []  # in the order in which they ended
+        self.endings: list[tuple[int, _Log]] = []  # in order
         self.is_doomed = False
         self._held: socket.socket | None = None
 
     def hold_port(self) -> int:
-        """A port that nobody else gets before the first rank listens at it, seconds from now.
+        """Reserve a port until the first rank listens at it, seconds from now.
 
         Raises: OSError.
         """
@@ -93,7 +93,7 @@ class _Worker:
         return int(self._held.getsockname()[1])
 
     def let_go(self) -> None:
-        """All its processes have ended."""
+        """Release the port: all processes have ended."""
         if self._held is not None:
             self._held.close()
 
@@ -106,7 +106,7 @@ class _Worker:
         code = await process.wait()
         self.endings.append((code, log))
         if code:
-            self.kill()  # the other ranks would wait for this one for ever
+            self.kill()  # else the other ranks would wait for this one for ever
 
     def exit(self) -> tuple[int, str]:
         """Exit code and last words of the process that ended the others, or of the first if all is well."""
@@ -133,9 +133,9 @@ class Supervisor:
     ) -> None:
         """`tasks` holds one task per worker; cancelling it kills them all.
 
-        `key` is the key file that workers show, `host` and `prepare` are the commands that make a worker and
-        the initial model. `is_forking`: fork what may be; `on_warning` hears when that cannot be done, and of
-        a worker that cannot be started yet.
+        `key`: the key file of workers; `host` and `prepare`: the commands that start a worker and make the
+        initial model; `is_forking`: fork workers if possible; `on_warning(text)`: called if that fails, or a
+        worker cannot be started yet.
         """
         self._tasks = tasks
         self._endpoint = endpoint
@@ -160,7 +160,7 @@ class Supervisor:
         self._lives[name] = life
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the processes of this name and to what they started; nothing if there is none."""
+        """Kill the processes of this name and those they started, if there are any."""
         if name in self._workers:
             self._workers[name].kill()
 
@@ -168,7 +168,7 @@ class Supervisor:
         """Wait for the workers to end, `grace_s` at most, then kill the rest; none is left on return."""
         for name, life in self._lives.items():
             if name not in self._workers:
-                life.cancel()  # it waits for its delay
+                life.cancel()  # it is waiting for its delay
         lives = list(self._lives.values())
         if lives:
             _, late = await asyncio.wait(lives, timeout=grace_s)
@@ -179,7 +179,7 @@ class Supervisor:
         self.close()
 
     def close(self) -> None:
-        """Let go of what outlasts the workers; after `stop`, or when the tasks were cancelled."""
+        """Disconnect from the fork server; after `stop`, or when the tasks were cancelled."""
         if self._forks is not None:
             self._forks.close()
             self._forks = None
@@ -187,7 +187,7 @@ class Supervisor:
     async def prepare_model(self, *, factory: str, directory: Path, seed: int, on_progress: Progress) -> None:
         """Make the initial model in a process of its own.
 
-        `on_progress(fraction, text)` hears of its `progress <fraction> <text>` lines.
+        `on_progress(fraction, text)` is called for its `progress <fraction> <text>` lines.
         Raises: RunError with the end of its log if it fails.
         """
         log = _Log(self._logs / "prepare.log")
@@ -241,7 +241,7 @@ class Supervisor:
         else:
             code, words = worker.exit()
         finally:
-            worker.kill()  # also what a finished worker left running in its session
+            worker.kill()  # also processes that a finished worker left in its session
             for process in worker.processes:
                 await process.wait()  # also when cancelled: an unreaped child outlives its event loop
             worker.let_go()
@@ -316,7 +316,7 @@ class Supervisor:
         is_forked: bool,
         parent: str = "",
     ) -> Process | ForkedProcess:
-        """A process of this command, to which `parent` adds the pid of the one that it ends with."""
+        """Start a process; `parent` is the argument for the pid of the process that it has to end with."""
         if is_forked and self._forks is not None:
             tie = [parent.format(self._forks.parent)] if parent else []
             try:
@@ -336,15 +336,15 @@ class Supervisor:
         environment = self._environment(1) | {"PYTHONPATH": python_path()}
         try:
             self._forks = Forks(environment)
-        except OSError as error:  # as workers can be started without it
+        except OSError as error:  # workers can be started without it
             self._on_warning(f"Workers of this run are executed, not forked: the fork server failed: {error}")
 
     def _environment(self, threads: int) -> dict[str, str]:
-        """The controller's own environment, the user's import paths, and what keeps a worker in bounds."""
+        """The controller's environment, with the user's import paths and limits of threads."""
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         return os.environ | limits | {
             "PYTHONPATH": python_path(*self._settings.import_paths),
-            "PYTHONUNBUFFERED": "1",  # a killed worker's last words are in its log
+            "PYTHONUNBUFFERED": "1",  # so that the log of a killed worker is complete
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }  # fmt: skip
@@ -371,5 +371,5 @@ async def _lines(pipe: IO[bytes]) -> AsyncIterator[bytes]:
 
 def _kill_session(process: Process | ForkedProcess) -> None:
     """SIGKILL to the process and everything in its group; nothing if all of it is gone."""
-    with suppress(ProcessLookupError, PermissionError):  # the second is macOS's word for "only zombies left"
+    with suppress(ProcessLookupError, PermissionError):  # PermissionError: on macOS, only zombies are left
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Watches every wait: whose it is, how long it has been and usually is, and what will be done.
+"""Watches all waits of a run: owner, duration, usual duration, and what will be done about them.
 
-Invariants: pure: it sees snapshots and their times, and keeps only since when each wait has looked as it
-does; what progresses starts over; a wait is complained of once when it is overdue, and again each time that
-it has doubled.
+Invariants: pure: its inputs are snapshots and their times, and its memory is since when each wait has been
+unchanged; a wait that progresses starts over; an overdue wait is reported once, and again each time that it
+has doubled.
 """
 
 import re
@@ -13,26 +13,26 @@ from typing import Any, TypeVar
 
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 
-LEAST_S = 25.0  # that any wait may take before it is called overdue
-FIRST_S = 120.0  # the same of a wait whose like was never seen
+LEAST_S = 25.0  # least duration of an overdue wait
+FIRST_S = 120.0  # the same for the first wait of its kind
 PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
-WORKERS_AT_ONCE = 100  # that are looked at in one piece: 1 to 2 ms of the controller's loop
-MOST_WAITS = 20  # that status.json names: those longest over their time
+WORKERS_AT_ONCE = 100  # workers in one slice: 1 to 2 ms of the controller's loop
+MOST_WAITS = 20  # waits in status.json, the most overdue first
 ASLEEP_S = (
     20.0  # a longer gap between two looks: the controller stood still. Large runs are looked at every 10 s
 )
-STARTING = "starting"  # what the next step looks like until all workers have been ready, or one was made
+STARTING = "starting"  # mark of the next step until all workers have been ready, or a step was made
 
 _NAMES = tuple(field.name for field in fields(WorkerSnapshot))
 _VALUES = attrgetter(*_NAMES)
 Found = TypeVar("Found")
 Slices = Generator[None, None, Found]
-"""Work in pieces of a few milliseconds, so that the loop can do something else in between."""
+"""Work in slices of a few milliseconds, between which the loop can do other work."""
 
 
 def at_once(slices: Slices[Found]) -> Found:
-    """All of it without a pause."""
+    """Run all slices without a pause."""
     while True:
         try:
             next(slices)
@@ -42,18 +42,18 @@ def at_once(slices: Slices[Found]) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One thing that is awaited."""
+    """One wait."""
 
-    owner: str  # the worker, or "the next step", or a group
+    owner: str  # a worker, "the next step", or a group
     what: str
     for_s: float
-    expected_s: float  # at most, by what such waits have taken
-    then: str  # what will be done, by whom
-    is_first: bool = False  # no such wait has been seen to its end
+    expected_s: float  # longest duration to be expected, by earlier waits of its kind
+    then: str  # what will be done about it
+    is_first: bool = False  # whether no wait of its kind has ended yet
 
     @property
     def is_overdue(self) -> bool:
-        """Whether it takes longer than it should."""
+        """Whether it takes longer than expected."""
         return self.for_s > self.expected_s
 
     def in_words(self) -> str:
@@ -63,24 +63,24 @@ class Wait:
 
 
 class Watchdog:
-    """Looks at the run now and then."""
+    """Looks at snapshots of a run from time to time."""
 
     def __init__(self, *, lease_s: float, attach_timeout_s: float, has_log: Callable[[str], bool]) -> None:
-        """`has_log(name)`: whether the run has that worker's log; it has none of one that was attached."""
+        """`has_log(name)`: whether the run has the log of a worker, which it has of local ones only."""
         self._lease_s, self._attach_s, self._has_log = lease_s, attach_timeout_s, has_log
-        self._since: dict[str, tuple[str, float]] = {}  # owner -> what it looked like, and since when
+        self._since: dict[str, tuple[str, float]] = {}  # owner -> mark of the wait, and since when it has it
         self._usual: dict[str, float] = {}  # seconds, by kind
-        self._told: dict[str, float] = {}  # owner -> how long it had waited when it was complained of
-        self._has_begun = False  # all workers have been ready, or a step was made while one was not
-        self._steps: int | None = None  # at the first look
-        self._looked: float | None = None  # when it looked last
+        self._told: dict[str, float] = {}  # owner -> duration when it was reported
+        self._has_begun = False  # whether all workers have been ready, or a step was made
+        self._steps: int | None = None  # steps at the first look
+        self._looked: float | None = None  # time of the last look
 
     def look(self, seen: ClusterSnapshot, now: float) -> tuple[list[Wait], list[str]]:
-        """All waits, longest over its time first; and the complaints that are new."""
+        """All waits, the most overdue first, and new reports."""
         return at_once(self.look_in_slices(seen, now))
 
     def look_in_slices(self, seen: ClusterSnapshot, now: float) -> Slices[tuple[list[Wait], list[str]]]:
-        """The same, with a pause after each WORKERS_AT_ONCE."""
+        """The same, in slices of WORKERS_AT_ONCE."""
         self._forgive(now)
         is_starting = not seen.workers or any(not worker.ready for worker in seen.workers)
         if self._steps is None:
@@ -89,7 +89,7 @@ class Watchdog:
         mark = str(seen.steps) if self._has_begun else STARTING
         step = self._wait("the next step", seen.waiting_for, mark, now, self._of_step(seen))
         waits = [replace(step, expected_s=max(step.expected_s, self._attach_s)) if is_starting else step]
-        waits = [] if seen.paused else waits  # whoever paused it knows
+        waits = [] if seen.paused else waits  # the operator knows
         for place, worker in enumerate(seen.workers, 1):
             if worker.working_on:
                 waits.append(
@@ -111,7 +111,7 @@ class Watchdog:
         return waits, [wait.in_words() for wait in waits if self._is_news(wait)]
 
     def _forgive(self, now: float) -> None:
-        """Hold against nobody what the controller itself stood still, as on a machine that slept."""
+        """Do not count time in which the controller itself stood still, such as on a machine that slept."""
         slept_s = now - self._looked if self._looked is not None else 0.0
         if slept_s > ASLEEP_S:
             self._since = {owner: (mark, since + slept_s) for owner, (mark, since) in self._since.items()}
@@ -151,7 +151,7 @@ class Watchdog:
         return "the trainer is started again if it ends or is silent for longer than its lease"
 
     def _see(self, name: str) -> tuple[str, ...]:
-        """Where a person looks next."""
+        """Where a person should look next."""
         if self._has_log(name):
             return f"see logs/{name}.log", "`launch.py stacks` of the run"
         return (f"see the log of {name} where it was attached",)
@@ -164,9 +164,9 @@ class Watchdog:
 
 
 def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float | None) -> dict[str, Any]:
-    """The state of the run for status.json, but for its workers and alarms.
+    """The state of the run for status.json, without workers and alarms.
 
-    `tokens_per_s`: of the last train step, as everywhere else; None before the first.
+    `tokens_per_s`: of the last train step; None before the first.
     """
     return {
         **{

@@ -1,1 +1,1 @@
-"""How the controller's own process and machine are: beside the run, and never a reason for a decision."""
+"""Health of the controller's own process and machine, on which no decision depends."""

@@ -1,7 +1,7 @@
-"""How late the controller's event loop comes to what is due.
+"""Lag of the controller's event loop.
 
-Invariants: what is due every PERIOD_S counts once each, though the loop stood still and came to many of them
-at once, so that a share of the lags is a share of the time; one window is remembered.
+Invariants: there is one lag for each PERIOD_S, also while the loop stands still, so a share of the lags is a
+share of the time; one window is remembered.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ MOST = round(WINDOW_S / PERIOD_S)
 
 
 class Lag(NamedTuple):
-    """How late it came in the last window."""
+    """Quantiles of the lag in the last window."""
 
     p50_s: float = 0.0
     p95_s: float = 0.0
     p99_s: float = 0.0
     max_s: float = 0.0
-    window_s: float = 0.0  # that this is of: less than WINDOW_S at first
+    window_s: float = 0.0  # length of the window: less than WINDOW_S at first
 
 
 class Lags:
@@ -29,11 +29,11 @@ class Lags:
 
     def __init__(self, now: float) -> None:
         self.due = now + PERIOD_S
-        """When the next one is due."""
+        """When the next wake-up is due."""
         self._lags: deque[float] = deque(maxlen=MOST)
 
     def come(self, now: float) -> None:
-        """The loop is there; all that was due meanwhile is late."""
+        """The loop woke up: note the lags of all wake-ups that were due."""
         missed = int((now - self.due) / PERIOD_S) + 1 if now >= self.due else 0
         for number in range(max(0, missed - MOST), missed):
             self._lags.append(now - self.due - number * PERIOD_S)
@@ -49,7 +49,7 @@ class Lags:
 
 
 class LoopLag:
-    """Measures the running loop, from its making until it is closed."""
+    """Measures the running loop until it is closed."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -57,11 +57,11 @@ class LoopLag:
         self._timer = self._loop.call_later(PERIOD_S, self._come)
 
     def figures(self) -> Lag:
-        """Of the last window."""
+        """Lags of the last window."""
         return self._lags.figures()
 
     def close(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self._timer.cancel()
 
     def _come(self) -> None:

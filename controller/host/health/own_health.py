@@ -1,8 +1,7 @@
-"""Alarms of the controller's own loop, its disk and the user's strategies, with the figures behind them.
+"""Alarms about the controller's event loop, its disk and the user's strategies, with their figures.
 
-Invariants: an alarm is raised beyond one limit and withdrawn behind another one, so that it does not come and
-go; the loop is judged by a whole window, so that no start raises one; a disk that does not tell its room
-raises none.
+Invariants: an alarm is raised beyond one limit and withdrawn below a lower one, so it does not flap; the loop
+is judged by a whole window, so a start raises no alarm; a disk whose free space is unknown raises none.
 """
 
 import shutil
@@ -21,13 +20,13 @@ FULL_BYTES, ROOMY_BYTES = 5e9, 6e9
 
 
 class OwnAlarms:
-    """Which of them hold; pure."""
+    """Decides which alarms hold; pure."""
 
     def __init__(self) -> None:
         self._is_late = self._is_full = False
 
     def look(self, lag: Lag, free_bytes: int | None, *, where: str) -> list[Alarm]:
-        """`free_bytes`: room on the disk of `where`; None: it does not tell."""
+        """Alarms that hold. `free_bytes`: space on the disk of `where`; None: unknown."""
         self._is_late = lag.window_s >= WINDOW_S and lag.p95_s > (IN_TIME_S if self._is_late else LATE_S)
         self._is_full = free_bytes is not None and free_bytes < (ROOMY_BYTES if self._is_full else FULL_BYTES)
         found: list[Alarm] = []
@@ -44,10 +43,10 @@ class OwnAlarms:
 
 
 class OwnHealth:
-    """Of one run, as long as the block lasts."""
+    """Health of the controller of one run; a context manager."""
 
     def __init__(self, folder: Path, core: Callable[[], Core]) -> None:
-        """`core()` is the one of the run, which may be another one than before."""
+        """`core()` returns the current core, which is replaced when an event is passed over."""
         self._folder, self._alarms = folder, OwnAlarms()
         self._core, self._strategies = core, SlowStrategies()
 
@@ -61,7 +60,7 @@ class OwnHealth:
         self._lag.close()
 
     def look(self) -> tuple[dict[str, Any], list[Alarm]]:
-        """What status.json says of the controller, and the alarms that hold."""
+        """Figures of the controller for status.json, and the alarms that hold."""
         lag, free_bytes = self._lag.figures(), self._free_bytes()
         told: dict[str, Any] = {f"loop_lag_{name}": round(value, 4) for name, value in lag._asdict().items()}
         told["disk_free_mb"] = None if free_bytes is None else free_bytes >> 20

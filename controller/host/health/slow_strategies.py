@@ -1,8 +1,8 @@
-"""How long strategies of the user's take, measured where the core is hosted.
+"""Measures how long the user's strategies take, in the live shell.
 
-Invariants: a strategy answers as it would without; built-in ones are not measured; what was taken before the
-first look does not count, as when a run is taken up; an alarm is raised beyond one limit and withdrawn behind
-another one.
+Invariants: measuring does not change what a strategy returns; built-in strategies are not measured; time
+before the first look does not count, such as while a run is resumed; an alarm is raised beyond one limit and
+withdrawn below a lower one.
 """
 
 import time
@@ -24,14 +24,14 @@ KINDS = {
     "keep": "filter", "schedule": "schedule", "adapt": "pacing", "sample": "sampler",
     "credit": "turn_advantages",
 }  # fmt: skip
-"""What a field of Strategies is called in a configuration."""
-SLOW, FAST = 0.1, 0.05  # shares of a window, of the controller's only thread
-LOOKS_S = 1.0  # between two that are remembered
+"""Field of Strategies -> key of the configuration."""
+SLOW, FAST = 0.1, 0.05  # shares of the window, in the controller's only thread
+LOOKS_S = 1.0  # least time between two remembered looks
 
 
 @dataclass(slots=True)
 class Spent:
-    """What one strategy has taken."""
+    """Time that one strategy has taken."""
 
     key: str
     where: str
@@ -40,13 +40,13 @@ class Spent:
     is_slow: bool = False
 
     def add(self, seconds: float) -> None:
-        """One more call."""
+        """Count a call."""
         self.seconds += seconds
         self.calls += 1
 
 
 class SlowStrategies:
-    """Those of one run."""
+    """The user's strategies of one run."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -55,12 +55,12 @@ class SlowStrategies:
         self._before: deque[tuple[float, dict[str, tuple[float, int]]]] = deque()
 
     def follow(self, core: Core) -> None:
-        """Measure from now on what this core asks, which may be another one than before."""
+        """Measure the strategies of this core, which may have replaced an earlier one."""
         if core.state.strategies is not self._timed:
             self._timed = core.state.strategies = self._with_clock(core.state.strategies)
 
     def look(self) -> list[Alarm]:
-        """The alarms that hold."""
+        """Alarms that hold."""
         now = self._clock()
         known = {key: (spent.seconds, spent.calls) for key, spent in self._spent.items()}
         if not self._before or now - self._before[-1][0] >= LOOKS_S:

@@ -1,7 +1,7 @@
-"""`launch.py eval`: held-out rows answered by a checkpoint or an endpoint, without a run.
+"""`launch.py eval`: evaluates a checkpoint or an endpoint on held-out rows, without a run.
 
-Invariants: no trainer and no journal; the figures are those of a run's evaluation, of the same rows; nothing
-of a run directory is changed.
+Invariants: there is no trainer and no journal; figures are computed as in a run's evaluation of the same
+rows; run directories are not changed.
 """
 
 import json
@@ -33,10 +33,10 @@ class Evaluee(NamedTuple):
     checkpoint: str = ""
     base_url: str = ""
     model: str = ""
-    adapter: str = ""  # found by `checked`: an adapter's directory; `checkpoint` is then the model below it
+    adapter: str = ""  # set by `checked`: directory of an adapter; `checkpoint` is then its base model
 
     def checked(self, config: Config) -> "Evaluee":
-        """With the directory that is meant by none. Raises: ConfigError."""
+        """A checked copy, with the default directory if none is given. Raises: ConfigError."""
         if self.base_url:
             if self.checkpoint or not self.model:
                 raise ConfigError(
@@ -58,7 +58,7 @@ class Evaluee(NamedTuple):
 
 
 def _directory(given: str, config: Config) -> Path:
-    """Of a model, or of an adapter. Raises: ConfigError if none is there."""
+    """The directory of a model or an adapter. Raises: ConfigError if it has none."""
     run = Path(config.run.dir) / config.run.name
     newest = newest_checkpoint(run)
     directory = Path(given or newest or _initial_model(config))
@@ -72,12 +72,12 @@ def _directory(given: str, config: Config) -> Path:
 
 
 def _initial_model(config: Config) -> Path:
-    """Where a factory's lies, too."""
+    """Directory of the initial model, also if a factory made it."""
     return Path(config.run.dir) / config.run.name / config.model.path
 
 
 def _model_below(adapter: Path, config: Config) -> Path:
-    """The model that an adapter was trained on, as the configuration has it. Raises: ConfigError."""
+    """The base model of an adapter, by the configuration. Raises: ConfigError."""
     model = _initial_model(config)
     if not (model / "config.json").is_file():
         raise ConfigError(
@@ -93,10 +93,10 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of all rows, as a line of evaluations.jsonl has them.
 
-    `rows`: at most so many; 0 is all of `evaluation.data`. `samples` and `concurrency`: 0 is
-    `evaluation.samples`, and 64 or `agent.concurrency`. `transcripts`: a file to which attempts are added.
-    `progress_to`: a descriptor for a line of progress now and then.
-    Raises: ConfigError; RunError if what answers has died.
+    `rows`: most rows, 0 for all of `evaluation.data`; `samples`: 0 for `evaluation.samples`; `concurrency`: 0
+    for 64, or `agent.concurrency` with an agent; `transcripts`: a file to append attempts to;
+    `progress_to`: a descriptor for lines of progress.
+    Raises: ConfigError; RunError if the evaluating process has died.
     """
     evaluee = evaluee.checked(config)
     if transcripts:
@@ -128,7 +128,7 @@ def evaluate(
 
 def _answered(question: dict[str, Any], progress_to: int | None) -> list[dict[str, Any]]:
     """Raises: ConfigError, RunError."""
-    own = None if progress_to is None else os.dup(progress_to)  # that of the process has another number
+    own = None if progress_to is None else os.dup(progress_to)  # inherited under its own number
     try:
         found = ask(
             "workers.evaluate.evaluator", question | {"progress_to": own},
@@ -145,7 +145,7 @@ def _answered(question: dict[str, Any], progress_to: int | None) -> list[dict[st
 
 
 def _check_writable(file: str) -> None:
-    """Before an hour of work is lost. Raises: ConfigError."""
+    """Check before an hour of work would be lost. Raises: ConfigError."""
     try:
         open(file, "a").close()
     except OSError as error:
@@ -156,7 +156,7 @@ def _check_writable(file: str) -> None:
 
 
 def _read(config: Config, rows: int) -> HeldOut:
-    """Rows of `evaluation.data`; without any, those of `data`. Raises: ConfigError."""
+    """Rows of `evaluation.data`, or of `data` if that is empty. Raises: ConfigError."""
     if config.evaluation.data:
         evaluation = config.evaluation.model_copy(update={"every_steps": 1})
         found = read_held_out(config.model_copy(update={"evaluation": evaluation}))

@@ -1,7 +1,6 @@
-"""What the adapter of a checkpoint is: its width, its scale and its layers.
+"""Reads the settings of a saved LoRA adapter: rank, scale and layers.
 
-Invariant: an adapter is read only if a run of StaleFlow could have made it; what would count otherwise is
-refused.
+Invariant: an adapter that no run of StaleFlow could have made is refused.
 """
 
 import json
@@ -14,7 +13,7 @@ from protocol.settings import LoraSettings
 
 ADAPTER_CONFIG = "adapter_config.json"
 OTHERWISE = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
-"""Keys of peft with which an adapter counts in another way than a run's."""
+"""Keys of peft that change the meaning of an adapter, and that runs do not use."""
 
 
 def lora_of(directory: Path) -> LoraSettings:
