@@ -165,6 +165,19 @@ async def test_a_worker_that_is_stopped_when_its_parent_is_killed_is_told_so_and
         assert await parent.stdout.read() == b"alone "  # to the end: nobody holds the pipe any more
 
 
+async def test_a_worker_ends_after_its_parent_although_it_cannot_be_told_so() -> None:
+    child = CHILD.replace('os.write(1, b"alone ")', "1 / 0")
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT.replace(repr(CHILD), repr(child)), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        await parent.stdout.readline()
+        assert await parent.stdout.readexactly(6) == b"ready "
+        parent.kill()
+        assert await parent.stdout.read() == b""  # to the end: nobody holds the pipe any more
+
+
 async def test_a_killed_worker_is_noticed_with_its_signal_and_last_words(tmp_path: Path) -> None:
     async with stage(tmp_path) as s:
         s.supervisor.spawn("rollout-0", "rollout")

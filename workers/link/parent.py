@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from threading import Thread
 
@@ -38,7 +39,10 @@ def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float)
 
     def mourn() -> None:
         select.select([descriptor], [], [])
-        on_death()
+        try:
+            on_death()
+        except Exception:  # whatever it raises, such as of a loop that is closed, this process has to end
+            traceback.print_exc()
         time.sleep(limit_s)
         os.kill(os.getpid(), signal.SIGKILL)
 
