@@ -122,11 +122,17 @@ class HostedEpisode:
             self._restore(begin, packed)
 
     def _restore(self, begin: Begin, packed: bytes) -> None:
-        fields, self.state = unpack(packed)
-        self._conversations.restore(fields["conversations"])
-        self._asked, self._sampled = fields["asked"], fields.get("sampled", 0)  # older states lack these
-        self.cut_by = fields.get("cut_by", "")
-        self._turns = [(member, number) for member, number in fields["turns"]]
+        try:
+            fields, self.state = unpack(packed)
+            self._conversations.restore(fields["conversations"])
+            self._asked, self._sampled = fields["asked"], fields.get("sampled", 0)  # older states lack these
+            self.cut_by = fields.get("cut_by", "")
+            self._turns = [(member, number) for member, number in fields["turns"]]
+        except (LookupError, TypeError, AttributeError) as error:  # another worker or release has saved it
+            raise ValueError(
+                f"The state that was saved of the episode cannot be read: {type(error).__name__}: {error}. "
+                "It begins again from its start."
+            ) from None
         self._answered = {*range(len(self._turns))}  # nothing was open then
         if self._conversations.told() != [tuple(one) for one in begin.restored]:
             raise ValueError(

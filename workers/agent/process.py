@@ -228,12 +228,12 @@ class EpisodeServer:
         address = self._make_address(url, key) if key else None
         if address and self._is_isolated:
             os.environ.update(address.environment)
-        saved = line.notes.restore(state) if state else None
-        policy = AgentPolicy(
-            line, seed=seed, notes=line.notes, door=address, saved=saved, max_state_mb=self._max_state_mb
-        )
         word: tuple[Any, ...] = (GONE,)
         try:
+            saved = _restored(line.notes, state) if state else None
+            policy = AgentPolicy(
+                line, seed=seed, notes=line.notes, door=address, saved=saved, max_state_mb=self._max_state_mb
+            )
             word = await self._play_one(policy, json.loads(row))
         except asyncio.CancelledError as error:
             if number not in self._to_end:  # the user's own
@@ -286,6 +286,17 @@ class EpisodeServer:
             "metrics": notes.metrics, "limit": notes.limit, "log": notes.log,
         }  # fmt: skip
         return ENDED, json.dumps(told).encode()
+
+
+def _restored(notes: Notes, state: bytes) -> bytes:
+    """The state that the agent saved. Raises: EnvironmentFailed if notes and state cannot be read."""
+    try:
+        return notes.restore(state)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # another release has saved it
+        raise EnvironmentFailed(
+            f"The state that was saved of the episode cannot be read: {type(error).__name__}: {error}. It "
+            "begins again from its start."
+        ) from None
 
 
 def _in_words(what: str, error: BaseException) -> str:

@@ -6,6 +6,7 @@ import os
 
 from workers.agent import pipe
 from workers.agent.process import EpisodeServer
+from workers.agent.saved_state import pack
 from workers.children.packets import packet
 
 
@@ -77,6 +78,23 @@ def test_a_turn_at_the_door_that_is_told_of_behind_an_answer_counts_once():
         os.write(end.worker, packet(pipe.ANSWER, 1, 2, late))
         assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 1)
         assert heard == [2, 2]
+        serving.cancel()
+        loop.remove_reader(end.requests)
+        os.close(end.requests)
+        os.close(end.worker)
+
+    asyncio.run(test())
+
+
+def test_an_episode_whose_notes_cannot_be_read_fails_in_a_word():
+    async def test():
+        end = OwnEnd()
+        loop = asyncio.get_running_loop()
+        serving = loop.create_task(EpisodeServer(end, None).run())
+        await asyncio.sleep(0)
+        state = pack({"of a release": "to come"}, b"mine")
+        os.write(end.worker, packet(pipe.BEGIN, 1, 7, b"{}", "http://here/v1", "sk-1", state))
+        assert await asyncio.wait_for(end.said.get(), 300) == (pipe.FAILED, 1)
         serving.cancel()
         loop.remove_reader(end.requests)
         os.close(end.requests)

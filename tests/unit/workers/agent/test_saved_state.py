@@ -91,6 +91,15 @@ def test_a_state_of_another_turn_is_refused():
         HostedEpisode(begin, b"{}", packed, limits=LIMITS, renderer=None)
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, [], {"conversations": 3}, {"conversations": [], "asked": 1, "turns": 3}]
+)
+def test_a_state_that_cannot_be_read_is_refused_in_words(fields):
+    begin = replace(BEGIN, known=2, restored=(SavedTrajectory(1, 4, 8, True),))
+    with pytest.raises(ValueError, match=r"cannot be read: \w+Error: .* begins again from its start"):
+        HostedEpisode(begin, b"{}", pack(fields, b"mine"), limits=LIMITS, renderer=None)
+
+
 def test_a_state_that_is_too_large_with_its_conversations_is_refused_by_name():
     with pytest.raises(ValueError, match=r"agent\.max_state_mb allows 1 MB"):
         asked_twice(bytes((1 << 20) - 10))
