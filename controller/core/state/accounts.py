@@ -168,7 +168,7 @@ class Accounts:
             self.violations += count if age > self.max_staleness else 0
 
     def evaluated_as(self, line: dict[str, object]) -> None:
-        """Note the report of a complete evaluation; it is the first if it cannot be compared with those before."""
+        """Note the report of a complete evaluation; the first one if earlier ones cannot be compared."""
         found = headline(line)
         if not is_comparable(self.evaluations.get("last", found), found):
             self.evaluations.clear()

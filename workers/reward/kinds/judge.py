@@ -37,12 +37,13 @@ class Judge:
         self._number = re.compile(options.number)
         self._key = api_key(options.api_key_env)
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._cache = JudgeCache(place.run_dir if options.cache else "")
+        self._cache = JudgeCache(place.run_dir) if options.cache else None
         self._client: httpx2.AsyncClient | None = None
 
     async def close(self) -> None:
         """Close connections and cache."""
-        self._cache.close()
+        if self._cache is not None:
+            self._cache.close()
         if self._client is not None:
             await self._client.aclose()
 
@@ -65,12 +66,18 @@ class Judge:
             "max_tokens": options.max_tokens,
             **options.body,
         }
+        number = await self._ask(body) if self._cache is None else await self._known(self._cache, body)
+        return (number - options.lowest) / (options.highest - options.lowest)
+
+    async def _known(self, cache: JudgeCache, body: Mapping[str, Any]) -> float:
+        """The judge's number, from the cache if it has it. Raises: as `_ask`."""
+        options = self._options
         digest = digest_of(self._url, body, options.number)
-        number = self._cache.get(digest)
+        number = cache.get(digest)
         if number is None or not options.lowest <= number <= options.highest:
             number = await self._ask(body)
-            self._cache.put(digest, number)
-        return (number - options.lowest) / (options.highest - options.lowest)
+            cache.put(digest, number)
+        return number
 
     async def _ask(self, body: Mapping[str, Any]) -> float:
         """The judge's number. Raises: Unscorable after the last attempt, or at once where none would help."""

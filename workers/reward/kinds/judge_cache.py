@@ -1,7 +1,7 @@
 """Numbers that a judge has given, by digest of request and pattern, in the run directory for its processes.
 
 Invariants: it holds digests and numbers, and no text; a cache that cannot be read or written costs a request
-and no reward.
+and no reward; memory does not grow with the run: what the file has is not kept in memory.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "judge.db"
 WAIT_S = 5.0  # for another process that writes
+MOST_IN_MEMORY = 1 << 16  # numbers, of some 250 bytes each, if there is no file; the oldest go first
 TABLE = "CREATE TABLE IF NOT EXISTS numbers (digest TEXT PRIMARY KEY, number REAL NOT NULL) WITHOUT ROWID"
 
 
@@ -25,7 +26,7 @@ def digest_of(url: str, body: Mapping[str, Any], pattern: str) -> str:
 
 
 class JudgeCache:
-    """Of one process. `run_dir`: where the file is; without such a folder, as on another host, in memory."""
+    """The cache of one process: a file in `run_dir`, or memory where that is no folder (on another host)."""
 
     def __init__(self, run_dir: str) -> None:
         self._numbers: dict[str, float] = {}
@@ -39,27 +40,29 @@ class JudgeCache:
                 self._give_up(error)
 
     def get(self, digest: str) -> float | None:
-        """The number that was given to this request."""
-        if digest not in self._numbers and self._database is not None:
+        """The number that was given to this request; None if it is not known."""
+        if self._database is not None:
             try:
-                row = self._database.execute(
-                    "SELECT number FROM numbers WHERE digest = ?", (digest,)
-                ).fetchone()
+                query = "SELECT number FROM numbers WHERE digest = ?"
+                row = self._database.execute(query, (digest,)).fetchone()
             except sqlite3.Error as error:
                 self._give_up(error)
             else:
-                if row is not None:
-                    self._numbers[digest] = row[0]
+                return None if row is None else row[0]
         return self._numbers.get(digest)
 
     def put(self, digest: str, number: float) -> None:
         """Keep a number."""
-        self._numbers[digest] = number
         if self._database is not None:
             try:
                 self._database.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (digest, number))
             except sqlite3.Error as error:
                 self._give_up(error)
+            else:
+                return
+        self._numbers[digest] = number
+        if len(self._numbers) > MOST_IN_MEMORY:
+            del self._numbers[next(iter(self._numbers))]
 
     def _give_up(self, error: sqlite3.Error) -> None:
         logger.warning("The judge's cache %s cannot be used (%s); requests are sent again.", FILE, error)

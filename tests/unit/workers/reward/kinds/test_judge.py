@@ -16,6 +16,7 @@ from protocol.errors import ConfigError
 from protocol.rewards.kinds import Criterion, JudgeReward
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.reward.kinds.judge import fill, make
+from workers.reward.kinds.judge_cache import JudgeCache
 
 Answer = tuple[int, bytes]
 
@@ -229,6 +230,30 @@ async def test_what_was_judged_is_not_asked_again_also_by_another_process(endpoi
     assert len(endpoint.asked) == 2
     assert await judged("a", model="other") == 0.7
     assert len(endpoint.asked) == 3
+
+
+async def test_without_a_cache_every_response_is_judged_anew(endpoint, tmp_path):
+    base_url = f"http://127.0.0.1:{endpoint.port}/v1"
+    function = make(JudgeReward(base_url=base_url, model="m", cache=False), Place(str(tmp_path)))
+    endpoint.answers = [says("2"), says("4")]
+    assert [await function("a", "Why?"), await function("a", "Why?")] == [0.2, 0.4]
+    await function.close()
+
+
+async def test_a_cache_keeps_no_number_in_memory_that_its_file_has_and_few_without_a_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("workers.reward.kinds.judge_cache.MOST_IN_MEMORY", 2)
+    kept, alone = JudgeCache(str(tmp_path)), JudgeCache("")
+    for cache in (kept, alone):
+        for number in range(3):
+            cache.put(str(number), number)
+    assert [kept.get(str(number)) for number in range(4)] == [0, 1, 2, None]
+    assert [alone.get(str(number)) for number in range(4)] == [None, 1, 2, None]
+    assert not kept._numbers
+    kept.close()
+    kept.put("later", 5.0)
+    assert kept.get("later") == 5.0
 
 
 async def test_a_damaged_cache_costs_requests_and_nothing_else(endpoint, judged, tmp_path):
