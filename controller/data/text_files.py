@@ -79,8 +79,9 @@ class JsonLines(Rows):
     def _index(self, most: int | None) -> None:
         """Find the lines that are rows, a block at a time."""
         rest, offset, number = b"", 0, 0
+        chunk = CHUNK_BYTES if most is None else CHUNK_BYTES >> 4
         while most is None or self._count < most:
-            block = self._file.read(CHUNK_BYTES if most is None else CHUNK_BYTES >> 4)
+            block = self._file.read(max(chunk, len(rest)))  # as a long line is looked through again each time
             text = rest + (block or (b"\n" if rest else b""))
             if not text:
                 return

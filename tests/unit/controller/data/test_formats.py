@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from controller.config.models import Config
@@ -175,6 +176,23 @@ def test_the_index_of_lines_is_sparse_and_right_across_blocks_and_blank_lines(tm
     assert list(table.walk(0, None)) == rows
     assert len(table._places) == -(-len(rows) // STRIDE)
     assert len(JsonLines(str(path), 10)) == 10
+
+
+def test_a_line_of_many_blocks_is_looked_through_a_few_times_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.data.text_files.CHUNK_BYTES", 160)
+    looked_at: list[int] = []
+    looked = np.frombuffer
+    monkeypatch.setattr(
+        np, "frombuffer", lambda data, kind: (looked_at.append(len(data)), looked(data, kind))[1]
+    )
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n":1}\n' + json.dumps({"n": 2, "text": "x" * 100_000}) + '\n{"n":3}\n')
+    for most in (None, 3):
+        looked_at.clear()
+        table = JsonLines(str(path), most)
+        assert len(table) == 3
+        assert sum(looked_at) < 8 * path.stat().st_size
+    assert table.row(2) == (f"{path}, line 3", {"n": 3})
 
 
 def test_a_text_file_that_is_cut_short_while_it_is_read_is_named(tmp_path):
