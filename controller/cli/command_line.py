@@ -5,6 +5,8 @@ with what would be.
 """
 
 import difflib
+import errno
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,6 +44,13 @@ KNOWN_ELSEWHERE = {
     "evaluate": "eval", "kill": "stop", "cancel": "stop", "ps": "status",
 }  # fmt: skip
 """Commands of other tools, and ours for them."""
+
+UNUSABLE = {
+    errno.EACCES: "files that you may use, in folders that you may enter: ask the owner, or give another path",
+    errno.ENAMETOOLONG: "at most 4,095 bytes, and 255 in each name: give a shorter path",
+    errno.ELOOP: "a path without links that lead back to themselves: mend them, or give another path",
+}
+"""What may be wrong with a path that somebody gave, wherever it is first looked at; and what was expected."""
 
 
 def as_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
@@ -91,3 +100,11 @@ def in_a_sentence(error: Any) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "launch.py"
     return f"{text.removesuffix('.')}. `{command} --help` has what it takes."
+
+
+def of_a_path(error: OSError) -> str:
+    """What no command can do with a path that it was given; "" of any other error."""
+    expected = UNUSABLE.get(error.errno or 0)
+    if expected is None or error.filename is None:
+        return ""
+    return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}. Expected {expected}."

@@ -32,6 +32,7 @@ from controller.cli.command_line import (
     RecordedRun,
     as_command,
     in_a_sentence,
+    of_a_path,
 )
 from controller.cli.console import Console, make_console
 from controller.cli.guarded_console import GuardedConsole
@@ -109,6 +110,11 @@ def main(arguments: list[str]) -> int:
     except StaleFlowError as error:
         say(str(error), is_error=True)
         return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:
+        if not (text := of_a_path(error)):
+            raise
+        say(text, is_error=True)
+        return 2
     except KeyboardInterrupt:
         return STOPPED_AT_ONCE
     finally:

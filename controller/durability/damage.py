@@ -77,6 +77,11 @@ def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | OSError) -> Ru
     code = getattr(error, "sqlite_errorcode", None)
     if (code is not None and code & PRIMARY in CORRUPT) or "decode to UTF-8" in str(error):
         return damaged(path, f"SQLite says {str(error)!r}")
+    if Path(path).exists() and not os.access(path, os.R_OK):
+        return RunError(
+            f"{path} cannot be read by you: a run makes it for its owner alone. Expected a run of yours, or "
+            f"one that was given to you: ask the owner for a copy of {path} that you may read."
+        )
     if code is not None and code & PRIMARY == sqlite3.SQLITE_CANTOPEN and _is_shut_in(Path(path)):
         name, folder = Path(path).name, Path(path).resolve().parent
         return RunError(

@@ -164,16 +164,16 @@ def trace(
         raise ConfigError(
             f"--to {until_s:g} is before --from {begin_s:g}; expected seconds of the run, in order."
         )
-    try:
-        with Recording(run, on_progress=ReadingProgress().at_event) as recording:
-            if names and (unknown := names - (known := worker_names(recording))):
-                raise ConfigError(
-                    f"No worker of {run} was ever called {', '.join(sorted(unknown))}. Expected some of "
-                    f"{', '.join(sorted(known)) or '(none)'}."
-                )
+    with Recording(run, on_progress=ReadingProgress().at_event) as recording:
+        if names and (unknown := names - (known := worker_names(recording))):
+            raise ConfigError(
+                f"No worker of {run} was ever called {', '.join(sorted(unknown))}. Expected some of "
+                f"{', '.join(sorted(known)) or '(none)'}."
+            )
+        try:
             count = write_trace(recording, output, begin_s=begin_s, end_s=until_s, workers=names)
-    except OSError as error:
-        raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error
+        except OSError as error:
+            raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error
     if not count:
         raise ConfigError(
             f"{output} was not written: none of {', '.join(sorted(names)) or 'the workers'} did anything "

@@ -1,5 +1,7 @@
 """What a person may have meant by a command line that is none."""
 
+import errno
+
 import pytest
 import typer
 
@@ -97,3 +99,45 @@ def test_how_a_command_ends_is_the_exit_code(monkeypatch, raised, code):
     monkeypatch.setattr(stop, "callback", end)
     monkeypatch.setattr(stop, "name", "stop")
     assert main(["stop", "runs/a"]) == code
+
+
+LONG = "x" * 256
+OF_A_RUN = ("status", "samples", "replay", "story", "trace", "profile", "export", "view")
+
+
+@pytest.mark.parametrize("command", OF_A_RUN)
+def test_a_name_that_no_disk_has_is_refused_in_a_sentence(command, capsys):
+    further = {"story": ["1"], "export": ["--to", "tensorboard"]}.get(command, [])
+    assert main([command, LONG, *further]) == 2
+    said = capsys.readouterr().err
+    assert f"{LONG} cannot be used: " in said.replace(f"{LONG}/summary.json", LONG)
+    assert said.endswith("File name too long. Expected at most 4,095 bytes, and 255 in each name: "
+                         "give a shorter path.\n")  # fmt: skip
+
+
+def test_a_run_name_that_no_disk_has_is_refused_in_a_sentence(tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text("model: {factory: mine.py:make}")
+    for command in ("check", "run"):
+        assert main([command, str(tmp_path / "run.yaml"), f"run.dir={tmp_path}", f"run.name={LONG}"]) == 2
+        assert "cannot be used: File name too long" in capsys.readouterr().err
+
+
+def test_what_somebody_else_has_closed_is_named_and_other_errors_are_not_hidden(monkeypatch, capsys):
+    (stop,) = [command for command in app.registered_commands if command.callback.__name__ == "stop"]
+    monkeypatch.setattr(stop, "name", "stop")
+
+    def fail(run):
+        raise OSError(errno.EACCES, "Permission denied", run)
+
+    monkeypatch.setattr(stop, "callback", fail)
+    assert main(["stop", "theirs/run"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "theirs/run cannot be used: Permission denied. Expected files that you may use, in folders that"
+    )
+
+    def fail_otherwise(run):
+        raise OSError(errno.EIO, "Input/output error", run)
+
+    monkeypatch.setattr(stop, "callback", fail_otherwise)
+    with pytest.raises(OSError, match="Input/output"):
+        main(["stop", "theirs/run"])

@@ -1,6 +1,7 @@
 """A run's file is read whole, by whoever may read it, and refused in words if it is something else."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -33,6 +34,20 @@ def test_a_finished_run_is_read_without_leaving_a_trace(tmp_path):
         assert history[0].fingerprint not in (None, NOTHING)
         assert None not in [recorded.fingerprint for recorded in history]
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.db"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_run_of_another_user_is_refused_as_one(tmp_path):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "run.db"
+        AnsweredRun(path, steps=1).to_the_end()
+        Path(folder).chmod(0o755)
+        os.setresuid(65534, 65534, 0)
+        try:
+            with pytest.raises(RunError, match=r"run\.db cannot be read by you: .* ask the owner for a copy"):
+                Recording(folder)
+        finally:
+            os.setresuid(0, 0, 0)
 
 
 def test_a_fingerprint_belongs_to_its_own_event_when_others_are_missing(tmp_path):
