@@ -46,7 +46,7 @@ KNOWN_ELSEWHERE = {
 """Commands of other tools, and ours for them."""
 
 UNUSABLE = {
-    errno.EACCES: "files that you may use, in folders that you may enter: ask the owner, or give another path",
+    errno.EACCES: "files that you may use, in folders that you may enter: ask the owner, or give others",
     errno.ENAMETOOLONG: "at most 4,095 bytes, and 255 in each name: give a shorter path",
     errno.ELOOP: "a path without links that lead back to themselves: mend them, or give another path",
 }

@@ -90,3 +90,23 @@ def test_where_no_response_has_an_end_it_is_said_what_it_ends_in(tokenizer):
     assert "(none is named)" in (why_endless(tokenizer, [[0]], ()) or "")
     assert why_endless(tokenizer, [[0, newline], [1, EOS]], {EOS}) is None
     assert why_endless(tokenizer, [], {EOS}) is None
+
+
+def test_text_far_beyond_the_limit_is_refused_before_a_tokenizer_works_at_it(tokenizer):
+    def working(*_, **__):
+        raise AssertionError("the tokenizer was begun")
+
+    working.eos_token_id, working.apply_chat_template = EOS, working
+    text, fitting = "a" * (1 << 19), "a" * (1 << 13)
+    for prompt in (text, [{"role": "user", "content": text}]):
+        row = json.dumps({"prompt": prompt, "response": "b"}).encode()
+        with pytest.raises(
+            ValueError, match=r"The prompt has 524,\d+ characters.*rollout\.max_prompt_tokens"
+        ):
+            encode_prompt(working, row, limit=20)
+    row = json.dumps({"prompt": "b", "response": text}).encode()
+    assert encode_prompt(tokenizer, row, limit=20) == [ALPHABET.index("b")]
+    with pytest.raises(ValueError, match=r"The response has 524,288 characters.*max_response_tokens"):
+        encode_response(working, row, [1], limit=20)
+    row = json.dumps({"prompt": fitting, "other": text}).encode()
+    assert len(encode_prompt(tokenizer, row, limit=1 << 13)) == 1 << 13
