@@ -8,6 +8,7 @@ move; nothing in it is a program.
 
 import json
 import os
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +55,8 @@ def _write(run: Path, name: str, what: tuple[object, ...]) -> bool:
             file.write(body)
         aside.replace(place)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # of what is not there either, a disk that is only read says that it is so
+            aside.unlink()
         return False
     return True
 

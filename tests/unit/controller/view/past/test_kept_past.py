@@ -1,5 +1,6 @@
 """The pass over a history that is kept: taken up where it ended, for the history that it was made of."""
 
+import errno
 import shutil
 import sqlite3
 
@@ -135,6 +136,17 @@ def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(copy, monkeypatch
     assert began < 1000
 
 
+def test_a_run_on_a_disk_that_is_only_read_is_shown_all_the_same(copy, monkeypatch):
+    for name in (NAME, NEWEST):
+        (copy / name).unlink(missing_ok=True)
+    monkeypatch.setattr(known_history, "LEAST_EVENTS", 100)
+    monkeypatch.setattr(kept_past, "for_owner_only", refuse_as_a_disk_that_is_only_read)
+    monkeypatch.setattr(kept_past.Path, "unlink", refuse_as_a_disk_that_is_only_read)
+    _, began = went_through(copy)
+    assert not list(copy.glob("*view.past*"))
+    assert began < 1000
+
+
 def refuse(*_):
     raise PermissionError(13, "Permission denied")
 
@@ -143,3 +155,7 @@ def test_a_short_pass_is_not_kept(tmp_path):
     run = recorded(tmp_path / "run")
     went_through(run)
     assert not (run / NAME).exists()
+
+
+def refuse_as_a_disk_that_is_only_read(*_, **__):
+    raise OSError(errno.EROFS, "Read-only file system")
