@@ -28,6 +28,7 @@ KINDS = {
         "trainer.importance=none",
     ],  # PPO's clip around old policies
     "sequence": ["trainer.importance_level=sequence"],  # one weight per response
+    "taper": ["trainer.importance=taper", "trainer.importance_level=sequence"],  # TOPR
     "icepop": ["trainer.importance=mask", "trainer.importance_low=0.5", "trainer.importance_cap=5"],
     "m2po": ["trainer.algorithm=m2po"],  # a bound on the second moment of the log ratios
     "kv_kept": ["staleness.keep_kv=true"],  # as corrected, weights change under running responses

@@ -227,15 +227,16 @@ class TrainerSettings(Section):
     proximal: Literal["recompute", "rollout", "loglinear"] = "recompute"
     """Centre of the trust region: logprobs of the weights just before the update (decoupled PPO; one more
     forward pass if there are several minibatches), the engine's, or a point between the two by version."""
-    importance: Literal["truncate", "mask", "none"] = "truncate"
-    """Weight exp(proximal_logprobs - rollout_logprobs): held within its bounds, 0 outside of them (IcePop),
-    or not applied. It is 1 where `proximal` is `rollout`."""
+    importance: Literal["truncate", "mask", "taper", "none"] = "truncate"
+    """Weight exp(proximal_logprobs - rollout_logprobs): held within its bounds; 0 outside of them (IcePop);
+    at most 1 for negative advantages, and 1 for others (TOPR); or not applied. It is 1 where `proximal` is
+    `rollout`."""
     importance_level: Literal["token", "sequence"] = "token"
     """A weight per token, or per response the product over its tokens: exact, but of larger variance."""
     importance_low: float = Field(default=0.0, ge=0, le=1)
     """Lower bound of the weight (IcePop: 0.5)."""
     importance_cap: float = Field(default=2.0, ge=1)
-    """Upper bound of the weight (IcePop: 5)."""
+    """Upper bound of the weight (IcePop: 5); `taper` has 1."""
     rejection: Literal["none", "token", "sequence", "group"] = "none"
     """What is judged as a whole when the policy that is trained has moved too far from the one that
     sampled."""

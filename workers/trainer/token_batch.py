@@ -205,6 +205,7 @@ def correct(
         flat.proximal_logprobs[places_n],
         rollout_n,
         sequences_n,
+        advantages_N=flat.advantages[places_n],
         kind=options.importance,
         level=options.importance_level,
         low=options.importance_low,

@@ -23,7 +23,8 @@ def importance_weights(
     rollout_logprobs_N: torch.Tensor,
     sequences_N: torch.Tensor,
     *,
-    kind: Literal["truncate", "mask", "none"],
+    advantages_N: torch.Tensor,
+    kind: Literal["truncate", "mask", "taper", "none"],
     level: Literal["token", "sequence"],
     low: float,
     cap: float,
@@ -31,7 +32,9 @@ def importance_weights(
     """Importance weights trained / rollout, for each token, or for each response the product over its tokens.
 
     `truncate` holds weights within [low, cap] (AReaL, arXiv 2505.24298; truncated importance sampling);
-    `mask` gives those outside no weight at all (IcePop, arXiv 2510.18855); `none` is 1.
+    `mask` gives those outside no weight at all (IcePop, arXiv 2510.18855); `taper` is 1 where the advantage
+    is not negative, and elsewhere holds weights within [low, 1], whatever `cap` is (TOPR, arXiv 2503.14286);
+    `none` is 1.
     Raises: ValueError if the shapes differ, cap < 1 or low is not within [0, 1].
     """
     if trained_logprobs_N.shape != rollout_logprobs_N.shape or cap < 1 or not 0 <= low <= 1:
@@ -46,6 +49,10 @@ def importance_weights(
     if level == "sequence":
         difference_N = over(sequences_N, difference_N, "sum").clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     ratio_N = difference_N.exp()
+    if kind == "taper":
+        is_worse_N = advantages_N < 0
+        weights_N = torch.where(is_worse_N, ratio_N.clamp(low, 1.0), torch.ones_like(ratio_N))
+        return Importance(weights_N, is_worse_N & ((ratio_N < low) | (ratio_N > 1.0)))
     outside_N = (ratio_N < low) | (ratio_N > cap)
     if kind == "truncate":
         return Importance(ratio_N.clamp(low, cap), outside_N)

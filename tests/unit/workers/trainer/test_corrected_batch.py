@@ -12,6 +12,7 @@ from workers.trainer.batch import read_batch
 from workers.trainer.token_batch import (
     CorrectedTokens,
     ForwardPass,
+    correct,
     correction_metrics,
     corrections_of,
     make_token_batch,
@@ -77,6 +78,16 @@ def test_what_is_left_out_weighs_nothing_and_what_is_no_number_is_told_as_such()
     assert weights[[0, 10]].tolist() == [np.float32(1.2)] * 2
     assert np.isnan(logprobs[2])
     assert logprobs[3] == 0
+
+
+def test_a_taper_goes_by_the_advantage_of_each_token():
+    _, flat = _flat(agent_batch(groups=1, size=1))
+    flat.advantages[:] = torch.tensor([-1.0, 2.0, -3.0] * SAMPLED)[:SAMPLED]
+    flat.proximal_logprobs[:] = flat.rollout_logprobs + np.log(0.5)
+    places = torch.tensor([5, 1, 3])
+    correct(flat, places, flat.proximal_logprobs[places], options=TrainerSettings(importance="taper"))
+    assert flat.importance_weights[places].tolist() == pytest.approx([0.5, 1.0, 0.5])
+    assert flat.importance_weights.count_nonzero() == 3
 
 
 class TwoAlike:

@@ -32,6 +32,7 @@ OPTIONS = [
     {"proximal": "loglinear"},
     {"loss": "gspo", "proximal": "rollout"},
     {"importance_level": "sequence"},
+    {"importance_level": "sequence", "importance": "taper"},
     {"rejection": "sequence", "rejection_action": "drop"},
     {"loss": f"{__file__}:naive"},
     {"streaming": True},

@@ -22,10 +22,13 @@ def doubles(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def weights(*ratios, kind="truncate", level="token", low=0.0, cap=2.0):
+def weights(*ratios, advantages=(1, 1, 1, 1), kind="truncate", level="token", low=0.0, cap=2.0):
     trained, rollout = doubles(*ratios).log() - 2, torch.full((len(ratios),), -2.0, dtype=torch.float64)
-    sequences = SEQUENCES[: len(ratios)]
-    return importance_weights(trained, rollout, sequences, kind=kind, level=level, low=low, cap=cap)
+    sequences, advantages = SEQUENCES[: len(ratios)], doubles(*advantages[: len(ratios)])
+    bounds = {"low": low, "cap": cap}
+    return importance_weights(
+        trained, rollout, sequences, advantages_N=advantages, kind=kind, level=level, **bounds
+    )
 
 
 def test_truncation_holds_weights_within_their_bounds():
@@ -37,6 +40,14 @@ def test_truncation_holds_weights_within_their_bounds():
 def test_masks_give_no_weight_outside_of_the_bounds():
     found = weights(1.0, 0.1, 4.0, 1.5, kind="mask", low=0.5)
     assert found.weights_N.tolist() == pytest.approx([1.0, 0.0, 0.0, 1.5], abs=1e-9)
+
+
+def test_a_taper_weighs_only_what_was_worse_than_usual_and_never_above_one():
+    found = weights(0.5, 0.1, 4.0, 4.0, advantages=(-1, -1, -1, 2), kind="taper", low=0.2, cap=9.0)
+    assert found.weights_N.tolist() == pytest.approx([0.5, 0.2, 1.0, 1.0], abs=1e-9)
+    assert found.bounded_N.tolist() == [False, True, True, False]
+    whole = weights(0.5, 0.8, 0.5, 0.8, advantages=(-1, -1, 1, 0), kind="taper", level="sequence")
+    assert whole.weights_N.tolist() == pytest.approx([0.4, 0.4, 1.0, 1.0], abs=1e-9)
 
 
 def test_a_responses_weight_is_the_product_of_its_tokens():
@@ -53,17 +64,17 @@ def test_weights_that_are_not_wanted_are_one():
 
 def test_weights_of_what_is_not_finite_are_one():
     trained, rollout = doubles(-1.0, -math.inf, math.nan, -1.0), doubles(-math.inf, -1, -1, -500)
-    found = importance_weights(trained, rollout, SEQUENCES, kind="truncate", level="token", low=0.0, cap=2.0)
+    how = {"kind": "truncate", "level": "token", "low": 0.0, "cap": 2.0}
+    found = importance_weights(trained, rollout, SEQUENCES, advantages_N=trained, **how)
     assert found.weights_N.tolist() == [1.0, 1.0, 1.0, 2.0]
 
 
 def test_bounds_without_one_and_unequal_shapes_are_refused():
     with pytest.raises(ValueError, match=r"bounds 0\.0 and 0\.5"):
         weights(1.0, cap=0.5)
+    how = {"kind": "none", "level": "token", "low": 0.0, "cap": 2.0}
     with pytest.raises(ValueError, match="expected equal shapes"):
-        importance_weights(
-            torch.zeros(2), torch.zeros(3), SEQUENCES, kind="none", level="token", low=0.0, cap=2.0
-        )
+        importance_weights(torch.zeros(2), torch.zeros(3), SEQUENCES, advantages_N=torch.zeros(2), **how)
 
 
 def test_effective_sample_size_is_one_for_equal_weights_and_one_token_in_four_for_a_single_one():
