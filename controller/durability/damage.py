@@ -1,7 +1,7 @@
-"""How damage of run.db is noticed, and what is said of it.
+"""How damage to run.db is detected, and what the user is told about it.
 
-Invariant: no record counts whose checksum is not its own: a checksum covers the place of a record with its
-content, so that neither a flipped bit nor a record that has changed places passes for what was written.
+Invariant: a record counts only if its checksum matches. The checksum covers the key of a record and its
+content, so that neither a flipped bit nor a record that was moved to another key passes for what was written.
 Measured: 0.5 us for 100 bytes, 8 us for 16 KiB; of what an event and its payload cost to write, 4 to 9 %.
 """
 
@@ -19,22 +19,22 @@ PLACE = struct.Struct("<qd")
 NUMBER = struct.Struct("<q")
 SPOT = struct.Struct("<4q")
 CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-PRIMARY = 0xFF  # of an extended error code of SQLite
+PRIMARY = 0xFF  # mask: the primary error code in an extended one of SQLite
 
 
 def event_checksum(number: int, now: float, event: bytes, is_joined: int = 0) -> int:
-    """Of one record of the journal."""
+    """The checksum of one record of the journal."""
     return crc32(event, crc32(PLACE.pack(number, now), is_joined))
 
 
 def payload_checksum(place: tuple[int, str, int, int, int], data: bytes) -> int:
-    """Of what lies at (group, kind, member, attempt, start)."""
+    """The checksum of the payload at the key (group, kind, member, attempt, start)."""
     group, kind, member, attempt, start = place
     return crc32(data, crc32(SPOT.pack(group, member, attempt, start), crc32(kind.encode())))
 
 
 def chunk_checksum(number: int, *parts: bytes) -> int:
-    """Of parts of one record of progress."""
+    """The checksum of one record of progress, given in parts."""
     found = crc32(NUMBER.pack(number))
     for part in parts:
         found = crc32(part, found)
@@ -42,19 +42,19 @@ def chunk_checksum(number: int, *parts: bytes) -> int:
 
 
 def line_checksum(step: int, line: str) -> int:
-    """Of one line of metrics.jsonl."""
+    """The checksum of one line of metrics.jsonl."""
     return crc32(line.encode(errors="surrogatepass"), step & 0xFFFFFFFF)
 
 
 def snapshot_digest(number: int, now: float, release: str, image: bytes) -> bytes:
-    """Of the image of a core, and of what made it."""
+    """The digest of the image of a core, and of the release that made it."""
     found = blake2b(PLACE.pack(number, now) + release.encode(), digest_size=16)
     found.update(image)
     return found.digest()
 
 
 def is_whole(expected: object, checksum: Callable[..., object], *fields: object) -> bool:
-    """Whether these fields of a record are what its checksum was made of; damage may have changed types."""
+    """Whether the checksum of a record matches its fields, whose types damage may have changed."""
     try:
         return checksum(*fields) == expected
     except (struct.error, TypeError, AttributeError, ValueError):
@@ -66,12 +66,12 @@ FAILURES = sqlite3.Error, UnicodeDecodeError
 
 
 def damaged(path: str, what: str) -> RunError:
-    """What to tell the user when something in run.db is not what was written. `what`: a main clause."""
+    """What to tell the user when something in run.db is not what was written. `what` is a main clause."""
     return RunError(f"{path} is damaged: {what}. Look at the disk, and {way_on(Path(path))}")
 
 
 def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | OSError) -> RunError:
-    """What to tell the user when SQLite fails; of the errors that are caught for it, see FAILURES."""
+    """What to tell the user when SQLite fails; FAILURES lists the errors that callers catch for it."""
     if isinstance(error, UnicodeDecodeError):
         return damaged(path, f"SQLite says {error.object.decode(errors='replace')!r}")
     code = getattr(error, "sqlite_errorcode", None)
@@ -96,7 +96,7 @@ def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | OSError) -> Ru
 
 
 def _is_shut_in(path: Path) -> bool:
-    """Whether this is a run.db of a run that did not end, copied to where nothing can be written."""
+    """Whether this run.db is of a run that did not end and lies in a folder where nothing can be written."""
     has_log = path.with_name(f"{path.name}-wal").exists()
     return has_log and not os.access(path.resolve().parent, os.W_OK)
 

@@ -1,8 +1,8 @@
 """Events to bytes and back, for the journal: positional msgpack `[tag, *fields]` with a closed schema.
 
 Invariants: decoding gives back an equal event, or raises; tags are never reused; a message inside Received
-travels as its own tag and fields, checked by `protocol.wire.codec` as on the wire; one that an older release
-kept has the defaults of the fields that it did not know.
+travels as its own tag and fields, checked by `protocol.wire.codec` as on the wire; a message that an
+older release kept gets the defaults of the fields that the older release did not have.
 """
 
 from dataclasses import fields
@@ -16,15 +16,15 @@ from protocol.messages import by_tag
 from protocol.wire.codec import pack, read_kept_fields, to_fields
 from protocol.wire.fields import FieldTypes, MalformedFields
 
-TAG_PLACE = 2  # of the byte that is an event's tag, from 1
+TAG_PLACE = 2  # place of the byte that is an event's tag, counted from 1
 _TAGGED = by_tag(get_args(Event))
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGGED.values()}
-_SHORT_ARRAY = 0x90  # first byte of a MessagePack array of up to 15 items, without their number
-_MOST_ITEMS, _MOST_TAG = 15, 127  # that are one byte each
+_SHORT_ARRAY = 0x90  # first byte of a MessagePack array of up to 15 items, to which their number is added
+_MOST_ITEMS, _MOST_TAG = 15, 127  # the largest that take one byte each
 
 
 def _field_types(kind: type) -> FieldTypes:
-    """Of the tag and the fields behind it."""
+    """The types of the tag and of the fields after it."""
     if kind is Received:
         return FieldTypes((int, str, int, Raw))
     hints = get_type_hints(kind, include_extras=True)
@@ -38,14 +38,14 @@ assert all(tag <= _MOST_TAG and len(_FIELDS[kind]) < _MOST_ITEMS for tag, kind i
 
 
 def encode_event(event: Event) -> bytes:
-    """The bytes that the journal keeps of an event."""
+    """Encode an event as the bytes that the journal keeps."""
     if isinstance(event, Received):
         return pack((event.tag, event.peer, event.message.tag, to_fields(event.message)))
     return pack((event.tag, *(getattr(event, name) for name in _FIELDS[type(event)])))
 
 
 def decode_event(data: bytes) -> Event:
-    """The event in these bytes, strictly validated. Raises: RemoteError."""
+    """Decode the event in these bytes, strictly validated. Raises: RemoteError."""
     is_short = len(data) > 1 and data[0] & 0xF0 == _SHORT_ARRAY
     found = _KINDS.get(data[1]) if is_short else None
     if found is None:

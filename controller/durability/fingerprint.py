@@ -1,4 +1,4 @@
-"""Commands to fingerprints: eight bytes for all commands that one event gave.
+"""Fingerprints: eight bytes that stand for all commands that the core gave after one event.
 
 Invariants: equal commands give equal fingerprints in every process and on every machine; a change of any
 value, its type, or the order of commands or of a mapping's keys changes them; no commands have the

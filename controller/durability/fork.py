@@ -1,10 +1,10 @@
-"""Checks the core and makes its image beside the event loop, in a child process that is a copy of this one.
+"""Checks the core and makes its image in a forked child process, while the event loop goes on.
 
-Invariants: the loop pauses for the fork alone, which copies page tables and no objects; a core that breaks an
-invariant has no image; the child touches nothing but its memory and one pipe: it closes every other
-descriptor before all else (a port or a lock must not outlive the controller in it), runs no finalizer, and
-ends without cleaning up, at the latest when nobody reads any more; it is reaped.
-Source: Redis, BGSAVE.
+Invariants: the loop pauses only for the fork, which copies page tables and no objects; no image is made of a
+core that breaks an invariant; the child touches only its memory and one pipe: first of all it closes every
+other descriptor (it must not keep a port or a lock of the controller alive), it runs no finalizer, and ends
+without cleaning up, at the latest when its parent has closed the pipe; the parent reaps it.
+Source: BGSAVE of Redis.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from controller.durability.image.freezer import Freezer
 from controller.durability.image.packed import pack
 from controller.durability.violation import violation_of
 
-IS_POSSIBLE = sys.platform == "linux"  # macOS lets a copy of a process with threads do next to nothing
+IS_POSSIBLE = sys.platform == "linux"  # on macOS a fork of a process with threads can do next to nothing
 READ_BYTES = 1 << 20
-BROKEN = 2  # exit code of a child whose core breaks an invariant; it writes which in place of the image
+BROKEN = 2  # exit code when the core breaks an invariant, which the child writes in place of the image
 
 
 class Picture:
-    """One image in the making."""
+    """One image that a child process is making."""
 
     def __init__(self, core: Core) -> None:
-        """Fork. Raises: OSError if the system has no room for another process."""
+        """Fork the child. Raises: OSError if the system has no room for another process."""
         self.violation = ""
         """The invariant that the core breaks, once it is known."""
         self._parts: list[bytes] = []
@@ -51,19 +51,19 @@ class Picture:
         self._reader = reader
 
     def start(self, on_image: Callable[[bytes], None]) -> None:
-        """Call `on_image` from the running loop when it is there; b"" if none came."""
+        """Have the running loop call `on_image` with the packed image; with b"" if making it failed."""
         self._on_image = on_image
         os.set_blocking(self._reader, False)
         asyncio.get_running_loop().add_reader(self._reader, self._read)
 
     def wait(self) -> bytes:
-        """The packed image, in the place of `start`."""
+        """Wait for the packed image, instead of `start`."""
         while part := os.read(self._reader, READ_BYTES):
             self._parts.append(part)
         return self._end()
 
     def close(self) -> None:
-        """Give it up, unless it was complete."""
+        """Give the image up, unless it is complete."""
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
             self._on_image = None
@@ -82,7 +82,7 @@ class Picture:
         if self._on_image is not None or not os.get_blocking(self._reader):
             asyncio.get_running_loop().remove_reader(self._reader)
         os.close(self._reader)
-        _, status = os.waitpid(self._pid, 0)  # it has closed its end, or was killed: it is ending
+        _, status = os.waitpid(self._pid, 0)  # the child closed its end or was killed: it is ending
         self._pid = 0
         told = b"".join(self._parts)
         if os.waitstatus_to_exitcode(status) == BROKEN:
@@ -91,7 +91,7 @@ class Picture:
 
 
 def _be_the_child(core: Core, writer: int) -> NoReturn:
-    """Make the image, write it and end; whatever happens, not as the controller."""
+    """Make the image, write it and end the child; whatever happens, never go on as the controller."""
     code = 1
     with suppress(BaseException):
         gc.disable()

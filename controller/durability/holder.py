@@ -1,13 +1,13 @@
-"""Which process holds a run directory, as the lock file beside it says.
+"""Which process holds a run directory, according to the lock file beside it.
 
-Invariant: a process is taken for the controller only if it is the one that wrote the file: after a kill its
-number may have gone to another process, which nobody may signal, nor wait for.
+Invariant: a process is taken for the controller only if it wrote the file: after a kill, the system may have
+given the same pid to another process, which must be neither signalled nor waited for.
 """
 
 import os
 from pathlib import Path
 
-STARTED = 19  # place of the start time behind the name in /proc/PID/stat, see `man proc`
+STARTED = 19  # place of the start time after the name in /proc/PID/stat, see `man proc`
 
 
 def lock_of(run: Path) -> Path:
@@ -16,7 +16,7 @@ def lock_of(run: Path) -> Path:
 
 
 def mark() -> str:
-    """What this process writes there: its number and, where the system tells it, when it was started."""
+    """What this process writes to the lock file: its pid and, where the system tells it, its start time."""
     pid = os.getpid()
     return f"{pid} {started_at(pid)}".rstrip()
 
@@ -26,7 +26,7 @@ def controller_of(run: Path) -> int | None:
     try:
         number, *started = lock_of(run.resolve()).read_text().split()
         pid = int(number)
-        is_there = pid > 0 and _is_there(pid)  # to `kill`, 0 and less are groups of processes
+        is_there = pid > 0 and _is_there(pid)  # `kill` takes 0 and negative numbers for groups of processes
     except (OSError, ValueError, OverflowError):
         return None
     return pid if is_there and (not started or started == [started_at(pid)]) else None
@@ -38,12 +38,12 @@ def _is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # another user's
+        return True  # a process of another user
     return True
 
 
 def started_at(pid: int) -> str:
-    """When a process was started, in ticks since the machine was; "" where /proc does not say."""
+    """When a process was started, in ticks since the machine booted; "" where /proc does not say."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[STARTED]
     except (OSError, IndexError):

@@ -1,7 +1,7 @@
-"""The kept sets of one response in the payload: records of consecutive tokens, joined on demand.
+"""Stores the kept sets of one response in the payload: records of consecutive tokens, joined on demand.
 
-A record is the number of its tokens (int32), their codes, and their words, as protocol/kept_sets.py has them.
-Invariant: tokens that no record tells of were drawn from the whole vocabulary, so code 0 stands for them.
+A record is the number of its tokens (int32), their codes, and their words, in the form of
+protocol/kept_sets.py. Invariant: tokens that no record covers were drawn from the whole vocabulary: code 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ from protocol.messages import ITEM_BYTES
 
 
 def records(counts: Sequence[int], sizes: Sequence[int], kept: bytes) -> Iterator[bytes]:
-    """Of each delta of a report its record; b"" where every token was drawn from the whole vocabulary.
+    """The record of each delta of a report; b"" where every token was drawn from the whole vocabulary.
 
-    `counts`, `sizes`: its tokens and its words; `kept`: the codes of all, then the words of all. Where
-    nothing was cut, `sizes` and `kept` are empty.
+    `counts`, `sizes`: how many tokens and words each delta has; `kept`: the codes of all deltas, then their
+    words. Where sampling cut nothing off, `sizes` and `kept` are empty.
     """
     if not sizes:
         return repeat(b"", len(counts))
@@ -33,7 +33,7 @@ def _records(counts: Sequence[int], sizes: Sequence[int], kept: bytes) -> Iterat
 
 
 class KeptSets:
-    """Of one attempt at a response."""
+    """The kept sets of one attempt at a response."""
 
     __slots__ = ("_records", "size_bytes")
 
@@ -42,30 +42,30 @@ class KeptSets:
         self.size_bytes = 0
 
     def put(self, start: int, record: bytes) -> None:
-        """Take a record of the tokens from `start` on; of two at a place the first stays."""
+        """Take a record of the tokens from `start` on; a second record at the same start is ignored."""
         if start not in self._records:
             self._records[start] = record
             self.size_bytes += len(record)
 
     def codes(self, count: int) -> bytes:
-        """Of the first `count` tokens."""
+        """The codes of the first `count` tokens."""
         codes_T = np.zeros(count, dtype="<i4")
         for start, codes_t, _ in self._parts(count):
             codes_T[start : start + len(codes_t)] = codes_t
         return codes_T.tobytes()
 
     def words(self, count: int) -> bytes:
-        """Of the first `count` tokens, in order."""
+        """The words of the first `count` tokens, in order."""
         return b"".join(words for _, _, words in self._parts(count))
 
     def record(self, count: int) -> bytes:
-        """One for the first `count` tokens; b"" if all were drawn from the whole vocabulary."""
+        """One record for the first `count` tokens; b"" if all were drawn from the whole vocabulary."""
         words = self.words(count)
         head = np.int32(count).astype("<i4").tobytes()
         return head + self.codes(count) + words if words else b""
 
     def _parts(self, count: int) -> list[tuple[int, np.ndarray, bytes]]:
-        """Start, codes and words of what lies below `count`, without holes twice filled."""
+        """Start, codes and words of each stretch below token `count`, none of which overlap."""
         parts, end = [], 0
         for start in sorted(self._records):
             if start >= count:

@@ -1,20 +1,20 @@
 """The payload of a run in its database: rows, prompts, and the tokens and logprobs of responses.
 
 Invariants:
-- Progress is one record per report (`chunks`): which responses its tokens belong to, and its frames as they
-  came, with the kept sets (protocol/kept_sets.py) where sampling cuts. Rows, prompts, and the responses of a
-  group that was scored, are a record each (`payload`).
-- In memory stands which chunks each group has a part in, by some consecutive reports of one worker; once the
-  groups of these are all settled or dropped, their chunks are deleted, in the same transaction.
-- The newest reports of a worker lie in memory as they came: they are handed to their responses some at a
-  time, or when somebody asks for their group.
-- The first bytes of a response at a place stay; saying the same place again changes nothing. Only what a
-  prompt was encoded to is replaced: it is asked for again if the answer did not count.
-- Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
-  late or a lie, and keeping it would leak.
-- The cache holds whole groups or nothing of them, so that a hit never needs SQLite; its size is bounded in
-  bytes, for groups with parts in chunks by LIVE_SHARE times as many: one is read again out of many chunks.
-- What was changed on the disk since it was written is refused where it is read: every record has a checksum.
+- Progress is stored as one record per report (`chunks`): the responses that its tokens belong to, and its
+  frames as they came, with the kept sets (protocol/kept_sets.py) where sampling cuts. Each row, each prompt,
+  and each response of a group that was scored is a record of its own (`payload`).
+- In memory, each group lists the series of consecutive reports of one worker in which it has a part; once all
+  groups of a series are settled or dropped, its chunks are deleted, in the same transaction.
+- The newest reports of a worker wait in memory as they came: their tokens are handed to the responses many
+  reports at a time, or when a group of theirs is fetched.
+- The first tokens that arrive for a place of a response stay; a second report of the same place changes
+  nothing. Only an encoded prompt is replaced: a worker encodes it again if the first answer did not count.
+- Payload is kept only for groups whose row is here: a frame for a group that was dropped, or was never read,
+  is late or a lie, and would never be deleted.
+- The cache holds a group whole or not at all, so that a hit never needs SQLite; its size is bounded in bytes.
+  Groups with parts in chunks may take LIVE_SHARE times as many: reading one again means reading many chunks.
+- Every record has a checksum: one that has changed on the disk is refused where it is read.
 """
 
 import sqlite3
@@ -40,11 +40,11 @@ CREATE TABLE IF NOT EXISTS chunks (
     tokens BLOB NOT NULL, logprobs BLOB NOT NULL, kept BLOB NOT NULL, checksum INTEGER NOT NULL);
 """
 LIVE_SHARE = 16  # 4 GiB by default: 260,000 responses in flight of 1,000 tokens each are half of that
-FEW = 16  # responses, which are looked for one by one among those that wait
-MOST_WAITING_BYTES = 1 << 20  # of a worker, that wait until they are handed to their responses: half a minute
-MOST_WAITING = 1 << 12  # deltas of them
-SETTLED_AT_ONCE = 2  # groups that one transaction writes as they came to be: some milliseconds each
-NOBODY = -1  # the group of tokens that nobody asks for
+FEW = 16  # up to so many responses of a report are looked up one by one among the reports that wait
+MOST_WAITING_BYTES = 1 << 20  # of one worker's reports that wait in memory: about half a minute of them
+MOST_WAITING = 1 << 12  # deltas in these reports
+SETTLED_AT_ONCE = 2  # scored groups that one transaction writes: some milliseconds each
+NOBODY = -1  # stands for the group of tokens that are not kept
 Known = Mapping[tuple[int, int, int], int]
 """How many tokens of a response count, by group, member and attempt."""
 _Column = tuple[int, ...]
@@ -54,7 +54,7 @@ sets have: none where sampling cut nothing off."""
 
 
 class Payload:
-    """The tables `payload` and `chunks` of an open database; others begin and end the transactions."""
+    """The tables `payload` and `chunks` of an open database; the caller begins and ends the transactions."""
 
     def __init__(self, db: sqlite3.Connection, path: str, *, cache_bytes: int) -> None:
         self._db, self._path = db, path
@@ -64,7 +64,7 @@ class Payload:
         self.reload()
 
     def reload(self) -> None:
-        """Know again what is in the database, and nothing else."""
+        """Forget what memory holds, and read again which groups and chunks the database has."""
         self._cache.clear()
         self._live.clear()
         rows = self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")
@@ -72,7 +72,7 @@ class Payload:
         self._chunks: dict[int, list[ReportSeries]] = {}  # of each group
         self._newest = Newest()
         self._useless: list[int] = []  # chunks that nobody needs
-        self._changed: list[int] = []  # chunks of which nobody can say what they hold
+        self._changed: list[int] = []  # chunks whose list of responses is damaged
         self._next = 1
         query = "SELECT number, places, places_checksum FROM chunks ORDER BY number"
         for number, places, checksum in self._db.execute(query):
@@ -85,7 +85,7 @@ class Payload:
                 self._changed.append(number)
 
     def put_row(self, group: int, row: bytes) -> None:
-        """Keep the row (JSON) of a group: the first that is heard of it."""
+        """Keep the row (JSON) of a group, before all other payload of the group."""
         if group not in self._groups:
             self._groups.add(group)
             self._cache.add(group, Held())
@@ -94,7 +94,7 @@ class Payload:
     def put_frames(self, message: Message, frames: tuple[bytes, ...], source: str = "") -> None:
         """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`.
 
-        `source`: who has sent it; of what one worker says, most is of the same responses as before.
+        `source`: the worker that sent it; its reports are mostly about the same responses.
         """
         if isinstance(message, Generated):
             self._put_progress(source, message, *frames)
@@ -103,13 +103,13 @@ class Payload:
             self._put(group, stretches, is_last_word=message.is_last_word)
 
     def fetch(self, message: Message) -> tuple[bytes, ...]:
-        """The frames that go with an outgoing message. Raises: LocalError naming a piece that is not here."""
+        """Read the frames of an outgoing message. Raises: LocalError naming a piece that is not here."""
         if isinstance(message, Score) and message.group in self._chunks:
             self._finished[message.group] = None
         return tuple(b"".join(map(self.piece, pieces)) for pieces in message.outgoing_payload())
 
     def piece(self, piece: Piece) -> memoryview | bytes:
-        """One piece. Raises: LocalError if it is not here; RunError if it has changed on the disk."""
+        """Read one piece. Raises: LocalError if it is not here; RunError if it has changed on the disk."""
         if piece.count == 0:
             return b""
         if piece.kind in BYTES_KINDS:
@@ -130,7 +130,7 @@ class Payload:
         return memoryview(part)[:size]
 
     def drop(self, groups: Iterable[int]) -> None:
-        """Delete all payload of these groups; what still comes for them is not kept."""
+        """Delete all payload of these groups; frames that still come for them are not kept."""
         doomed = list(groups)
         self._db.executemany("DELETE FROM payload WHERE group_id = ?", [(group,) for group in doomed])
         for group in doomed:
@@ -162,7 +162,7 @@ class Payload:
         return found
 
     def keep_tokens(self, known: Known) -> None:
-        """Cut every response to what is counted of it; what is left of it is written as a whole."""
+        """Cut every response to the tokens that the core has counted; write the rest of it as one record."""
         query = "DELETE FROM payload WHERE group_id = ? AND kind IN ('tokens', 'logprobs', 'kept_codes')"
         for group in sorted(self._groups):
             held = self._load(group)
@@ -183,7 +183,7 @@ class Payload:
         columns, kept = (*places, message.kept_words), b"".join(frames)
         if self._groups.isdisjoint(columns[0]):
             return
-        if not self._groups.issuperset(columns[0]):  # what was said of others must not count for them later
+        if not self._groups.issuperset(columns[0]):  # a group whose row comes later must not get these tokens
             known = tuple(group if group in self._groups else NOBODY for group in columns[0])
             columns = (known, *columns[1:])
         number, packed = self._next, pack(columns)
@@ -206,7 +206,7 @@ class Payload:
     def _put_alone(
         self, source: str, number: int, columns: tuple[_Column, ...], data: tuple[bytes, bytes, bytes]
     ) -> None:
-        """Hand a report to its responses at once: they end, or it has more than tokens and logprobs."""
+        """Hand a report to its responses at once, as they end with it, or as it has kept sets."""
         self._note(ReportSeries.closed(number), self._groups.intersection(columns[0]))
         if len(columns[0]) > FEW:
             self._extend(self._newest.close(source))
@@ -216,7 +216,7 @@ class Payload:
         self._append(columns, *data)
 
     def _note(self, reports: ReportSeries, groups: Iterable[int]) -> None:
-        """Know that these groups need the chunks of some reports."""
+        """Note that these groups need the chunks of some reports."""
         for group in groups:
             if reports.is_open and not self._newest.note(group, reports):
                 continue
@@ -228,13 +228,13 @@ class Payload:
             chunks.append(reports)
 
     def _extend(self, parts: Iterable[Part]) -> None:
-        """Add progress to what the cache has of its groups."""
+        """Add tokens of responses to the groups that the cache holds."""
         for part in parts:
             if not self._live.extend(*part):
                 self._evict(part[0][0])
 
     def _append(self, columns: tuple[_Column, ...], tokens: bytes, logprobs: bytes, kept: bytes) -> None:
-        """Add a report to what the cache has of its groups."""
+        """Add the tokens of a report to the groups that the cache holds."""
         begin = 0
         groups, members, attempts, starts, counts, sizes = columns
         keys = zip(groups, members, attempts, strict=True)
@@ -246,7 +246,7 @@ class Payload:
             begin = end
 
     def _chunk(self, number: int, group: int) -> Iterator[tuple[tuple[int, int], int, bytes, bytes, bytes]]:
-        """Of each delta of a group in a chunk: (member, attempt), start, tokens, logprobs, kept sets.
+        """Yield (member, attempt), start, tokens, logprobs and kept sets of each delta of a group in a chunk.
 
         Raises: RunError.
         """
@@ -270,7 +270,7 @@ class Payload:
             begin = end
 
     def _release(self, groups: Iterable[int]) -> None:
-        """These groups need their chunks no more."""
+        """Note that these groups no longer need their chunks, and delete chunks that no group needs."""
         for group in groups:
             self._live.move(group, self._cache)
             self._newest.forget(group)
@@ -284,7 +284,7 @@ class Payload:
     def _delete(self, chunks: list[int]) -> None:
         self._db.executemany("DELETE FROM chunks WHERE number = ?", [(number,) for number in chunks])
 
-    # -- what stands alone ------------------------------------------------------------------------------
+    # -- records of their own ------------------------------------------------------------------------------
 
     def _put(self, group: int, stretches: list[Stretch], *, is_last_word: bool = False) -> None:
         if group not in self._groups:
@@ -304,7 +304,7 @@ class Payload:
             pool.grow(held.size_bytes - before, keep=group)
 
     def _write_whole(self, group: int, held: Held, member: int, attempt: int, count: int) -> None:
-        """The first `count` tokens of a response, with all that goes with them, in place of its parts."""
+        """Write the first `count` tokens of a response, with all of theirs, in place of its parts."""
         tokens, logprobs = (bytes(part[: ITEM_BYTES * count]) for part in held.responses[member, attempt])
         sets = held.kept_sets.get((member, attempt))
         whole = (
@@ -325,14 +325,14 @@ class Payload:
         )
 
     def _forget_states(self, group: int, newer: Stretch) -> None:
-        """Those that this one of the same episode makes useless."""
+        """Delete the states of an episode that this newer state replaces."""
         self._db.execute(
             "DELETE FROM payload WHERE group_id = ? AND kind = 'state' AND member = ? AND attempt <= ?",
             (group, newer.member, newer.attempt),
         )
 
     def _whole(self, piece: Piece) -> bytes:
-        """The bytes of an episode. Raises: LocalError if they are not here, RunError if they have changed."""
+        """Read bytes of an episode. Raises: LocalError if they are not here, RunError if they changed."""
         place = (piece.group, piece.kind, piece.member, piece.attempt, 0)
         query = (
             "SELECT data, checksum FROM payload "
@@ -378,7 +378,7 @@ class Payload:
             raise damaged(self._path, f"{what}, has changed since it was written and must not be trained on")
 
     def _look_for_damage(self) -> None:
-        """Something is missing: if that is the file's fault, say so. Raises: RunError."""
+        """Blame the file for a missing piece, if it is damaged. Raises: RunError."""
         if self._changed:
             what = f"what record {self._changed[0]} of its responses holds has changed since it was written"
             raise damaged(self._path, what)

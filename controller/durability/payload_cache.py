@@ -1,4 +1,4 @@
-"""Payload of groups in memory: what is held of one, a bounded pool of them, and reports as they came."""
+"""Payload of groups in memory: one group, a bounded pool of groups, and reports that wait as they came."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise, repeat
@@ -23,7 +23,7 @@ class Held:
         self.kept_sets: dict[tuple[int, int], KeptSets] = {}
 
     def part(self, piece: Piece) -> bytes | bytearray | None:
-        """All that is here of what a piece is of."""
+        """All that is held of the response or record that a piece is cut from."""
         if piece.kind == "row":
             return self.row
         if piece.kind == "prompt":
@@ -35,20 +35,20 @@ class Held:
         return None if pair is None else pair[piece.kind == "logprobs"]
 
     def response(self, member: int, attempt: int) -> tuple[bytearray, bytearray]:
-        """Of one attempt, to be filled."""
+        """The tokens and logprobs of one attempt, which the caller extends."""
         pair = self.responses.get((member, attempt))
         if pair is None:
             pair = self.responses[member, attempt] = (bytearray(), bytearray())
         return pair
 
     def put(self, stretch: Stretch) -> None:
-        """Take what stands alone."""
+        """Take a record that is no part of a report: a row, a prompt, a whole response."""
         if stretch.kind == "row":
             self.row = self.row or stretch.data
         elif stretch.kind == "prompt":
             self.prompt = self.prompt or stretch.data
         elif stretch.kind in BYTES_KINDS:
-            pass  # needed once, if at all: read from the file then
+            pass  # needed once at most, and read from the file then
         elif stretch.kind == "kept_codes":
             self.put_kept(stretch.member, stretch.attempt, stretch.start, stretch.data)
         else:
@@ -65,19 +65,20 @@ class Held:
 
     @property
     def size_bytes(self) -> int:
-        """Of everything."""
+        """The size of everything that is held."""
         fixed = len(self.row or b"") + len(self.prompt or b"")
         fixed += sum(sets.size_bytes for sets in self.kept_sets.values())
         return fixed + sum(len(tokens) + len(logprobs) for tokens, logprobs in self.responses.values())
 
 
 class Pool:
-    """Groups that are in memory, the oldest first; when they are too large, the oldest go."""
+    """Groups in memory, the oldest first; when all are too large together, the oldest go."""
 
     def __init__(self, most_bytes: int) -> None:
         self.groups: dict[int, Held] = {}
         self.size_bytes = 0
-        self._open: dict[tuple[int, int, int], tuple[bytearray, bytearray]] = {}  # of groups that are here
+        self._open: dict[tuple[int, int, int], tuple[bytearray, bytearray]] = {}
+        """Tokens and logprobs of responses to which tokens were added here."""
         self._most_bytes = most_bytes
 
     def clear(self) -> None:
@@ -92,7 +93,7 @@ class Pool:
         self.grow(held.size_bytes, keep=group)
 
     def take(self, group: int) -> Held | None:
-        """Give up a group, if it is here."""
+        """Remove a group and return it, if it is here."""
         held = self.groups.pop(group, None)
         if held is not None:
             self.size_bytes -= held.size_bytes
@@ -101,7 +102,7 @@ class Pool:
         return held
 
     def response(self, key: tuple[int, int, int]) -> tuple[bytearray, bytearray] | None:
-        """Tokens and logprobs of (group, member, attempt), to be filled; None if its group is not here."""
+        """Tokens and logprobs of (group, member, attempt), to be extended; None if its group is not here."""
         pair = self._open.get(key)
         if pair is None and (held := self.groups.get(key[0])) is not None:
             pair = self._open[key] = held.response(*key[1:])
@@ -110,10 +111,10 @@ class Pool:
     def extend(
         self, key: tuple[int, int, int], start: int, tokens: bytes, logprobs: bytes, record: bytes = b""
     ) -> bool:
-        """Add to what is here of (group, member, attempt).
+        """Add tokens to the response (group, member, attempt).
 
-        Returns whether that is all there is to know: else it begins behind a hole, or with what is here
-        already, and only the file knows where that ended.
+        Returns False if the group has to be read from the file: the tokens begin behind a hole, or overlap
+        only in part with what is here.
         """
         pair = self.response(key) if tokens else None
         if pair is None:
@@ -135,7 +136,7 @@ class Pool:
             other.add(group, held)
 
     def grow(self, size_bytes: int, *, keep: int) -> None:
-        """Its groups have become larger, one of which is needed."""
+        """Note that its groups have become larger; drop the oldest, but not `keep`, until they fit."""
         self.size_bytes += size_bytes
         while self.size_bytes > self._most_bytes and len(self.groups) > 1:
             self.take(next(group for group in self.groups if group != keep))
@@ -145,15 +146,15 @@ Response = tuple[int, int, int]
 """(group, member, attempt)."""
 Part = tuple[Response, int, bytes, bytes]
 """Of a response from a token on: tokens and logprobs."""
-NEW = -1  # the place of a response that was not told of before
+NEW = -1  # the row of a response that is new to a series
 
 
 class ReportSeries:
-    """Consecutive reports of one worker: the records that they are in, and while it is open, the reports.
+    """Consecutive reports of one worker: the numbers of their records and, while it is open, the reports.
 
-    To hand the tokens of a report to its responses means to touch each of them. Of some reports at once that
-    is done once for all, so they wait here as they came, a few at a time. Invariant: what is handed over
-    once, or of a group that was released, is not handed over again.
+    Handing the tokens of a report to its responses costs some work for each response. Several reports wait
+    here, as they came, so that this work is done once for all of them. Invariant: tokens that were handed
+    over, and those of a group that was released, are not handed over again.
     """
 
     __slots__ = (
@@ -171,25 +172,25 @@ class ReportSeries:
         self.is_open = True
         self.size_bytes = self.deltas = 0
         """Of the reports that wait."""
-        self._rows: dict[Response, int] = {}  # of the responses that are told of: their places among these
-        self._responses: list[Response | None] = []  # None: it was handed over
+        self._rows: dict[Response, int] = {}  # index of each response of these reports in `_responses`
+        self._responses: list[Response | None] = []  # None: handed over
         self._came: list[tuple[list[int], tuple[int, ...], tuple[int, ...], bytes, bytes]] = []
         self._names: list[tuple[int, ...]] = []  # groups, members and attempts of the last report
-        self._places: list[int] = []  # and their rows
+        self._places: list[int] = []  # and their indices in `_responses`
 
     @classmethod
     def closed(cls, number: int) -> Self:
-        """Of one record, whose tokens are where they belong."""
+        """A closed series of one record, whose tokens were handed over already."""
         made = cls()
         made.is_open = False
         made.numbers.append(number)
         return made
 
     def take(self, columns: Sequence[tuple[int, ...]], tokens: bytes, logprobs: bytes) -> list[int]:
-        """Keep a report: groups, members, attempts, starts, counts; returns groups that may be new to it."""
+        """Keep a report: groups, members, attempts, starts, counts; returns groups that may be new here."""
         *names, starts, counts = columns
         new = list[int]()
-        if names != self._names:  # else it is of the same responses as the one before
+        if names != self._names:  # mostly a report is about the responses of the one before
             keys = list(zip(*names, strict=True))
             places = list(map(self._rows.get, keys, repeat(NEW)))
             place = 0
@@ -204,7 +205,7 @@ class ReportSeries:
         return new
 
     def _row_of(self, key: Response) -> int:
-        """Of one that may be new: a report may tell of it twice."""
+        """The index of a response, which may be new: a report may name it twice."""
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = len(self._responses)
@@ -212,7 +213,7 @@ class ReportSeries:
         return row
 
     def leave_out(self, group: int) -> list[tuple[Response, int]]:
-        """Count what has come of a group as handed over; returns its responses, and their places."""
+        """Count the tokens of a group as handed over; returns its responses and their indices."""
         found = [(key, row) for key, row in self._rows.items() if key[0] == group]
         for key, row in found:
             del self._rows[key]
@@ -221,12 +222,12 @@ class ReportSeries:
         return found
 
     def of_group(self, group: int) -> Iterator[Part]:
-        """What has come of a group, each response in order; it is handed over by that."""
+        """Hand over the tokens of a group, each response in order."""
         for key, row in self.leave_out(group):
             yield from self._parts(key, row)
 
     def of_response(self, key: Response) -> Iterator[Part]:
-        """What has come of a response, in order; it is handed over by that."""
+        """Hand over the tokens of a response, in order."""
         row = self._rows.pop(key, None)
         if row is not None:
             self._responses[row], self._names = None, []
@@ -235,20 +236,20 @@ class ReportSeries:
     def _parts(self, key: Response, row: int) -> Iterator[Part]:
         for rows, starts, counts, tokens, logprobs in self._came:
             place = -1
-            for _ in range(rows.count(row)):  # one report may tell of it twice
+            for _ in range(rows.count(row)):  # one report may name it twice
                 place = rows.index(row, place + 1)
                 begin = ITEM_BYTES * sum(counts[:place])
                 end = begin + ITEM_BYTES * counts[place]
                 yield key, starts[place], tokens[begin:end], logprobs[begin:end]
 
     def close(self) -> Iterator[Part]:
-        """All that was not handed over yet, of each response in order, and in one piece where it can be."""
+        """Close it and hand over what is left: each response in order, in one piece where possible."""
         if self._came:
             yield from self._sorted()
         self.forget()
 
     def _sorted(self) -> Iterator[Part]:
-        """The same: all tokens are sorted by response at once, so that a delta costs no object."""
+        """The parts for `close`: numpy sorts all tokens by response, so that no delta costs an object."""
         columns = list(zip(*self._came, strict=True))
         rows, starts, counts = (np.fromiter(chain.from_iterable(one), np.int64) for one in columns[:3])
         begins, order = np.cumsum(counts) - counts, np.argsort(rows, kind="stable")
@@ -265,7 +266,7 @@ class ReportSeries:
         first = 0
         for row, last in zip(rows[lasts].tolist(), lasts, strict=True):
             if (key := self._responses[row]) is not None:
-                is_whole = all(goes_on[first : last + 1])  # else it was said twice, or with a hole between
+                is_whole = all(goes_on[first : last + 1])  # else one came twice, or there is a hole
                 steps = [first, last + 1] if is_whole else list(range(first, last + 2))
                 for step, after in pairwise(steps):
                     begin, end = cuts[step], cuts[after]
@@ -273,27 +274,27 @@ class ReportSeries:
             first = last + 1
 
     def forget(self) -> None:
-        """Be closed: only its records are of use."""
+        """Drop the reports and be closed: only the numbers of the records are still needed."""
         self.is_open, self.size_bytes, self.deltas = False, 0, 0
         self.known, self._rows, self._responses, self._came, self._names = set(), {}, [], [], []
 
 
 class Newest:
-    """Of each worker the reports that are open, and of each group those that have something of it."""
+    """The open series of each worker, and for each group the open series that it has a part in."""
 
     def __init__(self) -> None:
         self._open: dict[str, ReportSeries] = {}
         self._of_group: dict[int, list[ReportSeries]] = {}
 
     def of(self, source: str) -> ReportSeries:
-        """Those that the next report of this worker belongs to."""
+        """The series that the next report of this worker belongs to."""
         reports = self._open.get(source)
         if reports is None or not reports.is_open:
             reports = self._open[source] = ReportSeries()
         return reports
 
     def note(self, group: int, reports: ReportSeries) -> bool:
-        """Something of a group is among these; whether that is new."""
+        """Note that a group has a part in these reports; returns whether that is new."""
         there = self._of_group.setdefault(group, [])
         if reports not in there:
             there.append(reports)
@@ -302,7 +303,7 @@ class Newest:
         return is_new
 
     def close(self, source: str) -> Iterator[Part]:
-        """Hand all over that this worker has told of."""
+        """Hand over all tokens that this worker has reported."""
         reports = self._open.pop(source, None)
         if reports is None:
             return iter(())
@@ -315,16 +316,16 @@ class Newest:
         return reports.close()
 
     def of_response(self, source: str, response: Response) -> Iterator[Part]:
-        """Hand over what a worker has told of a response and not ended."""
+        """Hand over the tokens of a response that a worker has reported."""
         reports = self._open.get(source)
         return iter(()) if reports is None else reports.of_response(response)
 
     def gather(self, group: int) -> Iterator[Part]:
-        """Hand over what was told of a group."""
+        """Hand over the tokens of a group, whichever workers reported them."""
         for reports in self._of_group.pop(group, ()):
             yield from reports.of_group(group)
 
     def forget(self, group: int) -> None:
-        """Nobody wants what was told of a group."""
+        """Drop the tokens of a group, which was released."""
         for reports in self._of_group.pop(group, ()):
             reports.leave_out(group)

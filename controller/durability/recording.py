@@ -1,8 +1,8 @@
-"""A run's file read for replay: what the core was built from, and the history that it was given.
+"""Reads a run's file for replay: what the core was built from, and the events that it was given.
 
 Invariants: nothing is written, neither to the file nor beside it, unless the run goes on (then SQLite keeps
 its shared index there); one consistent state of the file is read, however far the run goes meanwhile; the
-file is open for moments only, so that a run that ends can fold its write-ahead log away.
+file is open only for moments, so that a run that ends can fold its write-ahead log away.
 """
 
 import json
@@ -38,7 +38,7 @@ from controller.durability.store import RECORD, Store, check_schema, decode_reco
 from protocol.errors import OtherRelease, RunError
 from strategies.kinds import Strategies
 
-AT_ONCE = 1000  # events that are read in one look at the file
+AT_ONCE = 1000  # events that are read each time the file is opened
 Fact = TypeVar("Fact")
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
 
@@ -49,14 +49,14 @@ class Recorded(NamedTuple):
     number: int  # place in the history, from 1
     now: float  # seconds since the run began
     event: Event
-    fingerprint: bytes | None  # of the commands that it gave; None: not written (yet)
-    is_joined: bool = False  # the core took it in, and decided after a later one
+    fingerprint: bytes | None  # of the commands that it gave; None: not written, or not yet
+    is_joined: bool = False  # the core heard it, and decided only after a later one
 
 
 class Snapshot(NamedTuple):
     """The core as it was at one moment of the run."""
 
-    number: int  # of the last event that it has seen
+    number: int  # of the last event that the core had heard
     now: float
     core: Core
 
@@ -104,7 +104,7 @@ class Recording:
 
     @classmethod
     def live(cls, store: Store) -> "Recording":
-        """What the controller itself has written up to now; there is nothing to close."""
+        """Read what this controller has written up to now; nothing has to be closed."""
         made = cls.__new__(cls)
         made.path, made._file, made._database = store.path, Path(store.path), store.database
         made._on_progress = lambda number, last: None
@@ -141,7 +141,7 @@ class Recording:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """The file for one short look. Raises: RunError if it is damaged."""
+        """Open the file for one short look. Raises: RunError if it is damaged."""
         try:
             with self._connected() as db:
                 yield db
@@ -189,9 +189,9 @@ class Recording:
             ) from error
 
     def make_core(self, config: Config | None = None) -> Core:
-        """The core as the run built it, or as it was before the first event that is kept.
+        """Make the core as the run built it, or as it was before the first event that is kept.
 
-        Or a new one, with another configuration.
+        With another configuration, make a new core.
 
         Raises: ConfigError if a strategy cannot be imported; RunError if the beginning was deleted by another
         release.
@@ -269,12 +269,12 @@ class Recording:
             return sample_keys(db)
 
     def sample(self, step: int, group: int) -> KeptSample | None:
-        """One of them; None if it was deleted meanwhile. Raises: RunError if it is damaged."""
+        """Read one sample; None if it was deleted meanwhile. Raises: RunError if it is damaged."""
         with self._open() as db:
             return read_sample(db, self.path, step, group)
 
     def told(self, fact: str, kind: type[Fact], default: Fact) -> Fact:
-        """What the run says of itself under this name, in JSON; or the default. Raises: RunError."""
+        """The fact that the run keeps under this name, from JSON; or the default. Raises: RunError."""
         return self._parsed(fact, kind) if fact in self.facts else default
 
     def _parsed(self, fact: str, kind: type[Fact]) -> Fact:
@@ -328,7 +328,7 @@ class Recording:
             after += len(rows)
 
     def events_with(self, *parts: bytes, after: int) -> Iterator[Recorded]:
-        """Those after event `after` in whose record one of these is, in order, without fingerprints."""
+        """Events after event `after` whose record holds one of these byte strings, without fingerprints."""
         has_one = " OR ".join(["instr(event, ?)"] * len(parts))
         with self._open() as db:
             query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ? AND ({has_one})"
@@ -339,7 +339,7 @@ class Recording:
                 yield Recorded(number, now, event, None, bool(is_joined))
 
     def newest(self, kind: type[Event]) -> Recorded | None:
-        """The last event of this kind, looked for from the end; None if none is kept."""
+        """The newest event of this kind; None if none is kept."""
         with self._open() as db:
             query = f"SELECT {RECORD} FROM events WHERE seq <= ? AND substr(event, {TAG_PLACE}, 1) = ?"
             rows = db.execute(f"{query} ORDER BY seq DESC", (self.last, bytes([kind.tag])))
@@ -351,7 +351,7 @@ class Recording:
         return Recorded(number, now, event, None, bool(is_joined))
 
     def mark(self, number: int) -> list[tuple[float, int]]:
-        """What tells the history up to event `number` from others: see `mark_of`."""
+        """What tells the history up to event `number` from other histories: see `mark_of`."""
         with self._open() as db:
             return mark_of(db, number)
 
@@ -360,7 +360,7 @@ class Recording:
 
         If there is none: the one before the first that is kept.
         """
-        before, after = self.pruned, self.last + 1  # times ascend: halve what is between
+        before, after = self.pruned, self.last + 1  # times ascend: a binary search
         with self._open() as db:
             while after - before > 1:
                 middle = (before + after) // 2
@@ -385,7 +385,7 @@ class Recording:
         )
 
     def _fingerprints(self, db: sqlite3.Connection, after: int, until: int) -> dict[int, bytes]:
-        """By event, those after one up to another that were there at the opening."""
+        """Fingerprints by event, after one event up to another, as they were when the file was opened."""
         query = (
             "SELECT first_seq, digests FROM fingerprints WHERE first_seq <= ? AND "
             "first_seq >= (SELECT coalesce(max(first_seq), 0) FROM fingerprints WHERE first_seq <= ?)"

@@ -1,4 +1,4 @@
-"""Fingerprint of the code that decides, and of the files of the user's, stored in every run.db.
+"""The versions of the code that decides, and digests of the user's files, which every run.db stores.
 
 Invariant: two processes with equal releases take equal decisions on equal events.
 """
@@ -28,10 +28,10 @@ model is made once, so a change of `model.factory` changes nothing."""
 
 @cache
 def release() -> dict[str, str]:
-    """Versions of everything that a decision depends on.
+    """The versions of everything that a decision depends on.
 
-    `sources` is a digest of the deciding packages, as this process found them: what is installed under a run
-    that goes on does not decide in it.
+    `sources` is a digest of the deciding packages as this process found them at its start: what is installed
+    over them during a run does not decide in it.
     """
     digest = blake2b(digest_size=8)
     for package in DECIDING:
@@ -47,7 +47,7 @@ def release() -> dict[str, str]:
 
 
 def facts_of(config: Config, *, run_dir: str, import_paths: tuple[str, ...]) -> dict[str, str]:
-    """What a core is built from, and by what: all that a replay needs beside the events.
+    """The configuration and the release that a core is built from: all that a replay needs beside the events.
 
     `config` is as written, without secrets.
     """

@@ -1,4 +1,4 @@
-"""Replay of a run's history through the core, which has to give the commands that it gave.
+"""Replays a run's history through the core, which must give the same commands as in the run.
 
 Invariants: the core is stepped with the recorded events at the recorded times and with nothing else; commands
 are compared, never executed.
@@ -24,7 +24,7 @@ SHOWN_CHARS = 300  # of one event or command
 
 
 class Replayed(NamedTuple):
-    """One event, and what the core wants because of it now."""
+    """One event, and the commands that the core gives for it now."""
 
     recorded: Recorded
     commands: list[Command]
@@ -32,7 +32,7 @@ class Replayed(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """What a replay came to."""
+    """The result of a replay."""
 
     events: int = 0
     unfingerprinted: int = 0  # the last events of a run that goes on, or of a killed controller
@@ -41,7 +41,7 @@ class Verdict:
     time_s: float = 0.0  # of the last event
     epochs: int = 1  # controller processes that the run has had
     finished: bool = False  # the history reaches the end of the run
-    difference: Replayed | None = None  # the first event with other commands now; the replay ended there
+    difference: Replayed | None = None  # the first event with other commands; the replay ended there
 
     @property
     def is_equal(self) -> bool:
@@ -67,9 +67,9 @@ def turns(
     for recorded in recording.events(after, until):
         try:
             commands = core.step(recorded.now, recorded.event, decides=not recorded.is_joined)
-        except StaleFlowError:  # of whoever watches the core
+        except StaleFlowError:  # raised by code that watches the core
             raise
-        except Exception as error:  # a bug of the core, which the run has met too if it is of this release
+        except Exception as error:  # a bug of the core; a run of this release has met it, too
             frame = extract_tb(error.__traceback__)[-1]
             raise CoreFailed(
                 f"The core fails at event {recorded.number} of {recording.path} ({in_words(recorded)}) with "
@@ -84,9 +84,9 @@ def turns(
 def replay(
     recording: Recording, core: Core | None = None, *, on_turn: Callable[[Replayed], None] = lambda turn: None
 ) -> Verdict:
-    """Re-derive every command and compare it with the journal's fingerprints, up to the first difference.
+    """Derive every command anew and compare it with the journal's fingerprints, up to the first difference.
 
-    `core` is the recording's own, if somebody watches it; `on_turn` hears of every event with what it gave.
+    `core`: the recording's own, if the caller watches it; `on_turn`: called with each event and its commands.
     Raises: RunError if the file is damaged or the core fails.
     """
     core = core or recording.make_core()
@@ -146,7 +146,7 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
 
 
 def _way_back(config: Config) -> str:
-    """What may have decided otherwise than it did in the run, and what to do about it."""
+    """What may have changed since the run so that it decides otherwise now, and what to do about it."""
     sections = {field: getattr(config, SECTIONS.get(field, "staleness")) for field in STRATEGIES}
     named = {field: str(getattr(section, field)) for field, section in sections.items()}
     own = [f"{key_of(field)} ({name})" for field, name in named.items() if name not in STRATEGIES[field]]
@@ -159,7 +159,7 @@ def _way_back(config: Config) -> str:
 
 
 def kind(command: Command) -> str:
-    """The name of what is sent, or of the command."""
+    """The name of the message that a command sends, or of the command."""
     return type(command.message if isinstance(command, Send) else command).__name__
 
 
@@ -171,5 +171,5 @@ def in_words(recorded: Recorded) -> str:
 
 
 def shortened(text: str) -> str:
-    """At most SHOWN_CHARS of it."""
+    """At most SHOWN_CHARS of a text."""
     return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."

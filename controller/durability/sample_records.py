@@ -1,7 +1,7 @@
-"""The kept samples of a run in its database: groups that were trained, with all that was said.
+"""The kept samples of a run in its database: groups that were trained, with everything about them.
 
-Invariants: a sample is one record, whole or not at all, with a checksum; together they take no more than the
-room that they are given: the oldest steps go first; a sample that is in memory alone is not kept.
+Invariants: a sample is one record, whole or not at all, with a checksum; together they take no more than
+`most_bytes`: the oldest steps are deleted first; a sample that is in memory alone is not kept.
 """
 
 import json
@@ -24,14 +24,14 @@ CREATE TABLE IF NOT EXISTS samples (
 CREATE INDEX IF NOT EXISTS sample_sizes ON samples (step, size);
 """
 """The index is for sums of sizes: from the table itself SQLite reads every page of every sample for one."""
-OVERHEAD_BYTES = 100  # of a record, beside its columns
+OVERHEAD_BYTES = 100  # what a record takes beside its columns
 
 
 class Corrections(NamedTuple):
-    """What the trainer found of the sampled tokens of one trajectory: float32, one number for each."""
+    """What the trainer computed for the sampled tokens of one trajectory: float32, one number per token."""
 
     trained: bytes  # logprobs under the weights before the step; nan where there is none
-    weights: bytes  # what the corrections have multiplied the loss with; 0: left out
+    weights: bytes  # what the off-policy corrections multiplied the loss by; 0: left out
 
 
 NONE: Mapping[TrajectoryId, Corrections] = {}
@@ -40,14 +40,14 @@ NONE: Mapping[TrajectoryId, Corrections] = {}
 class KeptSample(NamedTuple):
     """One group as it was trained. Tokens (int32) and numbers (float32) are of all responses, end to end."""
 
-    step: int  # whose batch it was in: it made this policy version; of a held-out group: what came next
+    step: int  # its batch made this policy version; of a held-out group: the step after it
     group: int
     facts: dict[str, Any]  # `why`, `parts` by name, and `items`: fields of TrainItem by name
     row: bytes  # JSON, as the data source gave it
     prompt: bytes  # of the group; b"" if it is an agent's, whose episodes begin with given tokens
     tokens: bytes
-    logprobs: bytes  # of sampled tokens alone, and so the next two
-    trained: bytes = b""  # as `Corrections`; b"" where the trainer told nothing
+    logprobs: bytes  # of sampled tokens only, like the next two
+    trained: bytes = b""  # as `Corrections`; b"" where the trainer reported nothing
     weights: bytes = b""
 
 
@@ -97,14 +97,14 @@ def read_sample(db: sqlite3.Connection, path: str, step: int, group: int) -> Kep
 
 
 def advantages_of(item: Mapping[str, Any]) -> list[float]:
-    """Of each sampled token of one of `facts["items"]`: that of its turn, where turns have some."""
+    """The advantages of the sampled tokens of one of `facts["items"]`, by turn where turns have some."""
     outcomes = item.get("outcomes") or [item["outcome"]] * len(item["segments"])
     runs = zip(item["segments"], outcomes, strict=True)
     return [outcome for (_, version, count), outcome in runs if version != GIVEN for _ in range(count)]
 
 
 def mean_advantage(item: Mapping[str, Any]) -> float:
-    """Of the sampled tokens of one of `facts["items"]`; 0 where turns have some and nothing was sampled."""
+    """The mean over sampled tokens of one of `facts["items"]`; 0 if turns have advantages and no tokens."""
     if not item.get("outcomes"):
         return float(item["outcome"])
     found = advantages_of(item)
@@ -112,7 +112,7 @@ def mean_advantage(item: Mapping[str, Any]) -> float:
 
 
 def corrections_of(message: TrainStepFinished, frames: tuple[bytes, ...]) -> dict[TrajectoryId, Corrections]:
-    """What a report says of tokens, by trajectory."""
+    """The corrections in a report of the trainer, by trajectory."""
     return {
         TrajectoryId(group, stretches[0].member): Corrections(*(stretch.data for stretch in stretches))
         for group, stretches in message.kept(frames)

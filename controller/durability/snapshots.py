@@ -1,11 +1,11 @@
-"""Snapshots of the core beside its journal: a restart reads the newest and the events behind it.
+"""Snapshots of the core beside its journal: a restart reads the newest one and the events after it.
 
 Invariants: the core is checked before a snapshot of it is made, at least every CHECK_S seconds in which
 anything happens, so that a restart never begins at a core that breaks an invariant; a snapshot is of the core
-after the event that it names, whose fingerprint and all before are in the file; it is written in one
-transaction with the lines of metrics.jsonl since the last, so that a run directory is made whole from run.db
-alone; one is made at a time, for at most a hundredth of the loop's time, beside the loop where the system
-can (`controller.durability.fork`), for at most a tenth of a core then.
+after the event that it names, and the fingerprints up to that event are in the file; it is written in one
+transaction with the lines of metrics.jsonl since the last, so that run.db alone is enough to restore a run
+directory; one is made at a time, and takes at most a hundredth of the loop's time; where the system can fork
+(`controller.durability.fork`), it is made beside the loop, and takes at most a tenth of a core.
 """
 
 import json
@@ -25,20 +25,20 @@ from controller.durability.store import Store
 from controller.durability.violation import BrokenInvariant, violation_of
 from protocol.errors import LocalError
 
-EVENTS = 20_000  # since the last snapshot: four seconds of stepping through them again
+EVENTS = 20_000  # between two snapshots: a restart steps through them in four seconds
 JOURNAL_BYTES = 64 << 20
-CHECK_S = 60.0  # the core is checked at least so often, as long as anything happens
+CHECK_S = 60.0  # the core is checked at least this often, as long as events come
 AGAIN_S = 60.0  # until the next try, when the system had no room
 SHARE = 0.01  # of the loop's time that snapshots may take
 SHARE_BESIDE = 0.1  # of a core that they may take beside the loop: a restart replays the events after the
 # newest one, and with many responses in flight that is slower than loading it
-KEPT = 2  # the newest, and one more in case that it is damaged
+KEPT = 2  # the newest, and the one before in case the newest is damaged
 
 log = logging.getLogger("staleflow.snapshots")
 
 
 class Snapshots:
-    """Writes those of one run."""
+    """Writes the snapshots of one run."""
 
     def __init__(self, store: Store, *, is_compact: bool, unsaved_events: int = 0) -> None:
         """Snapshots of the core of `store`.
@@ -59,17 +59,17 @@ class Snapshots:
         """Seconds that the last one held the caller up."""
 
     def add_line(self, line: dict[str, object]) -> None:
-        """A line of metrics.jsonl that no snapshot has yet."""
+        """Keep a line of metrics.jsonl for the next snapshot."""
         self._lines.append(line)
 
     def is_due(self, *, events: int, journal_bytes: int, now: float) -> bool:
-        """Whether it is time for one, after so many more events of so many bytes."""
+        """Whether it is time for a snapshot, after so many more events of so many bytes."""
         self._events, self._bytes = self._events + events, self._bytes + journal_bytes
         is_long = self._events >= EVENTS or self._bytes >= JOURNAL_BYTES or now >= self._checked_at + CHECK_S
         return is_long and self._events > 0 and now >= self._not_before
 
     def take(self, core: Core, *, number: int, now: float) -> None:
-        """Write the core as it is after event `number`, inside a transaction that has all before it.
+        """Write the core as it is after event `number`, inside a transaction with all events up to it.
 
         Raises: BrokenInvariant.
         """
@@ -90,7 +90,7 @@ class Snapshots:
         log.info("A snapshot after event %d took %.0f ms.", number, 1e3 * self.pause_s)
 
     def begin(self, core: Core, *, number: int, now: float, on_image: Callable[[bytes], None]) -> None:
-        """Take it beside the running loop, which calls `on_image` later; then call `finish`."""
+        """Begin a snapshot beside the running loop, which calls `on_image` later; then call `finish`."""
         began = time.perf_counter()
         try:
             self._picture = Picture(core)
@@ -105,7 +105,7 @@ class Snapshots:
         self._not_before = inf
 
     def finish(self, image: bytes) -> None:
-        """Write what was begun, inside a transaction that has all before it; b"": it came to nothing.
+        """Write the snapshot that was begun, inside a transaction with all events up to it; b"": none came.
 
         Raises: BrokenInvariant.
         """
@@ -126,7 +126,7 @@ class Snapshots:
         log.info(text, number, 1e3 * (end - began), 1e3 * self.pause_s)
 
     def close(self) -> None:
-        """Give up what was begun."""
+        """Give up a snapshot that was begun."""
         if self._picture is not None:
             self._picture.close()
 

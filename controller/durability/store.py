@@ -1,16 +1,16 @@
 """One SQLite file per run: the journal of events, and the payload beside it (durability/payload.py).
 
 Invariants:
-- Events and their payload are written in the same transaction, before the core sees the event; of each it
-  is written whether the core decides after it, or only after a later one (`is_joined`).
-- Fingerprints of the commands that events gave come after, at the latest with the next events: a controller
-  that was killed leaves a last turn without them.
-- A snapshot is of the core after an event that is here or was deleted because of it.
-- An event that was skipped stays here, and counts as one that never came.
+- Events and their payload are written in the same transaction, before the core sees the event. `is_joined`
+  says of each event that the core decides only after a later one.
+- Fingerprints of the commands that events gave are written afterwards, at the latest with the next events: a
+  controller that was killed leaves its last events without them.
+- A snapshot shows the core after an event that is here, or was deleted because the snapshot covers it.
+- An event that was skipped stays here, and a replay leaves it out as if it had never come.
 - A file of another schema, or of another program, is refused and not touched.
-- What was changed on the disk since it was written is refused where it is read: every record has a checksum.
+- Every record has a checksum: one that has changed on the disk is refused where it is read.
 - A log that has grown is folded into the file beside the loop (`LogFolder`), where SQLite may safely do so;
-  whether and when is of no account for what counts as written.
+  what is committed stays committed, whether and whenever that happens.
 Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128 a transaction, kill-safe.
 """
 
@@ -63,8 +63,8 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 FOLD_BYTES = 4 << 20
 """Of the write-ahead log, from which on it is folded: a thousand pages, as SQLite itself would."""
-LOOK_COMMITS = 64  # between two looks at it
-LONGEST_LOG_PAGES = 16_384  # 64 MiB: then a commit folds it, as it waits for nobody
+LOOK_COMMITS = 64  # commits between two looks at the size of the log
+LONGEST_LOG_PAGES = 16_384  # 64 MiB: then a commit folds the log itself
 SAFE_RELEASES = ((3, 44, 6), (3, 50, 7))
 """Of SQLite's older lines, from which on two connections may write and fold at once, as from 3.51.3 on."""
 log = logging.getLogger("staleflow.controller")
@@ -84,11 +84,11 @@ def may_fold_beside(release: tuple[int, ...] = sqlite3.sqlite_version_info) -> b
 
 
 class LogFolder:
-    """Folds the write-ahead log of a database into its file, in a thread and over a connection of its own.
+    """Folds the write-ahead log of a database into its file, in a thread with a connection of its own.
 
-    A fold syncs log and file to the disk, which takes from milliseconds to seconds; a commit that did it
-    would hold up the event loop for as long. Invariant: it waits for no writer and no reader, and holds up
-    none (PASSIVE); where it fails, it is said once, and commits fold the log themselves once it is long.
+    A fold syncs log and file to the disk, which takes milliseconds to seconds; done by a commit, it would
+    hold up the event loop for as long. Invariant: it waits for no writer and no reader, and holds up none
+    (PASSIVE); a failure is logged once, and from then on commits fold the log when it is long.
     """
 
     def __init__(self, path: str, synchronous: str) -> None:
@@ -100,24 +100,24 @@ class LogFolder:
         """Set when it was done for the first time."""
 
     def committed(self) -> None:
-        """Something was written; what is folded is decided here, and done elsewhere."""
+        """Note a commit, and have the thread fold the log if it is long."""
         self._commits += 1
         if self._commits % LOOK_COMMITS or self._is_over:
             return
         try:
             size = os.stat(f"{self._path}-wal").st_size
-        except FileNotFoundError:  # it is gone: somebody has folded it, or taken it away with the run
+        except FileNotFoundError:  # no log: it was folded, or removed with the run
             return
         if size < FOLD_BYTES:
             return
         if self._thread is None:
-            of_run = copy_context()  # what it logs is of this run
+            of_run = copy_context()  # so that what the thread logs names this run
             self._thread = Thread(target=of_run.run, args=[self._run], name="log of run.db", daemon=True)
             self._thread.start()
         self._wanted.set()
 
     def close(self) -> None:
-        """End it; what it does now is done first."""
+        """End the thread, once a fold in progress is done."""
         self._is_over = True
         self._wanted.set()
         if self._thread is not None:
@@ -140,7 +140,7 @@ class LogFolder:
 
 
 class Store:
-    """The run's database. One thread uses it; nothing of it is awaited."""
+    """The run's database, for use by one thread; none of its methods is async."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Store:
         self._last = 0
         with ExitStack() as on_failure:
             try:
-                if self._path != ":memory:":  # SQLite gives what it makes beside the file the same mode
+                if self._path != ":memory:":  # SQLite gives the files beside it the same mode
                     os.close(for_owner_only(self._path, os.O_RDWR | os.O_CREAT))
                 self._db = sqlite3.connect(self._path, isolation_level=None)
                 on_failure.callback(self._db.close)
@@ -185,12 +185,12 @@ class Store:
 
     @property
     def path(self) -> str:
-        """Of the file; ":memory:" if there is none."""
+        """The path of the file; ":memory:" if there is none."""
         return self._path
 
     @property
     def database(self) -> sqlite3.Connection:
-        """For who reads the history while the store is open."""
+        """The connection, for code that reads the history while the store is open."""
         return self._db
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class Store:
             self._folder.committed()
 
     def append_events(self, now: float, events: Sequence[tuple[Event, bool]]) -> int:
-        """Write some events of the history, `now` in seconds since the run began; returns the first's number.
+        """Write events of the history; `now`: seconds since the run began. Returns the number of the first.
 
         Each comes with whether it is joined to the next one.
         """
@@ -242,7 +242,7 @@ class Store:
         return first
 
     def separate(self, first: int, last: int) -> None:
-        """Of these events, the core decides after each."""
+        """Note that the core decides after each of these events: they are not joined."""
         query = "SELECT seq, now, event FROM events WHERE is_joined AND seq BETWEEN ? AND ?"
         found = self._db.execute(query, (first, last)).fetchall()
         self._db.executemany(
@@ -256,14 +256,14 @@ class Store:
         return self._last
 
     def skip(self, number: int, reason: str) -> None:
-        """Count event `number` as never heard.
+        """Have replays leave out event `number`.
 
-        `reason`: what the core failed with; "" if it was only said behind such a one, by the same worker.
+        `reason`: the error with which the core failed on it; "" if its worker sent it after such an event.
         """
         self._db.execute("INSERT OR IGNORE INTO skipped VALUES (?, ?)", (number, reason))
 
     def faults_skipped(self) -> int:
-        """Events on which the core has failed, in the whole run."""
+        """The number of events on which the core has failed, in the whole run."""
         return self._db.execute("SELECT count(*) FROM skipped WHERE reason <> ''").fetchone()[0]
 
     def put_fingerprints(self, first: int, digests: bytes) -> None:
@@ -296,30 +296,30 @@ class Store:
     # -- payload: see durability/payload.py ---------------------------------------------------------------
 
     def put_row(self, group: int, row: bytes) -> None:
-        """Keep the row (JSON) of a group: the first that the store hears of it."""
+        """Keep the row (JSON) of a group, before all other payload of the group."""
         self._payload.put_row(group, row)
 
     def put_frames(self, message: Message, frames: tuple[bytes, ...], source: str = "") -> None:
         """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`.
 
-        `source`: who has sent it.
+        `source`: the worker that sent it.
         """
         self._payload.put_frames(message, frames, source)
 
     def fetch(self, message: Message) -> tuple[bytes, ...]:
-        """The frames that go with an outgoing message. Raises: LocalError naming a piece that is not here."""
+        """Read the frames of an outgoing message. Raises: LocalError naming a piece that is not here."""
         return self._payload.fetch(message)
 
     def drop(self, groups: Iterable[int]) -> None:
-        """Delete all payload of these groups, inside a transaction; what still comes for them is not kept."""
+        """Delete all payload of these groups, inside a transaction; frames that still come are not kept."""
         self._payload.drop(groups)
 
     def keep_samples(
         self, kept: KeepSamples, most_bytes: int, corrections: Mapping[TrajectoryId, Corrections] = NONE
     ) -> None:
-        """Copy what these groups said, inside a transaction; the oldest samples go where there is no room.
+        """Copy the payload of these groups, inside a transaction; the oldest samples go if there is no room.
 
-        `corrections`: what the trainer found of their tokens.
+        `corrections`: what the trainer computed for their tokens.
         Raises: RunError or LocalError, with nothing written, if their payload is not here whole.
         """
         piece = self._payload.piece
@@ -354,7 +354,7 @@ def check_schema(db: sqlite3.Connection, path: str) -> None:
 
 
 def mark_of(db: sqlite3.Connection, number: int) -> list[tuple[float, int]]:
-    """Second and checksum of event `number` and of the one before, if they are kept.
+    """The time and checksum of event `number` and of the one before, if they are kept.
 
     They tell one history from another. The one before may be separated from it later (`Store.separate`).
     """

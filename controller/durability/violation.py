@@ -1,7 +1,7 @@
-"""A core that breaks one of its invariants: which one, and where the check found it.
+"""Checks the invariants of a core: which one is broken, and where the check found it.
 
-Invariant: looking changes nothing; whatever a check raises counts, since a core that is broken may break the
-check, too.
+Invariant: a check changes nothing; any exception in a check counts as a violation, since a broken core may
+break the check, too.
 """
 
 from pathlib import Path
@@ -14,10 +14,10 @@ from protocol.errors import RunError
 
 
 class Violation(NamedTuple):
-    """What does not hold."""
+    """An invariant that does not hold."""
 
-    words: str  # with the file and line that say it
-    place: str  # that file and line: of one release, the name of the invariant
+    words: str  # what is broken, with the file and line of the check
+    place: str  # that file and line: within one release, they name the invariant
     trace: str  # the traceback of the check
 
 
@@ -34,9 +34,9 @@ class BrokenInvariant(RunError):
 
 
 def violation_of(core: Core, *, is_strict: bool = False) -> Violation | None:
-    """What the core breaks; None if it keeps all its invariants.
+    """Check the core; None if it keeps all its invariants.
 
-    `is_strict`: a run that stands still breaks one from the event on that brought it there, with no grace.
+    `is_strict`: report a run that stands still from the first such event on, without a time of grace.
     """
     try:
         core.check()

@@ -1,1 +1,1 @@
-"""Images of the core, and cores of images."""
+"""Images of the core as bytes, and back to the core."""

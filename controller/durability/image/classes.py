@@ -1,7 +1,7 @@
-"""What an image of a core may hold: the classes, and the tags of their values.
+"""What an image of a core may hold: which classes, and the tags of their values.
 
-Invariant: only classes of CLASSES are ever made of an image. An image counts only for the release that made
-it (see `controller.durability.snapshots`), so it has no other version than its shapes.
+Invariant: reading an image makes objects of CLASSES only. An image is used only by the release that made it
+(see `controller.durability.snapshots`), so the shapes in it are all the version that it needs.
 """
 
 from dataclasses import fields, is_dataclass
@@ -102,7 +102,7 @@ Shape = tuple[str, tuple[str, ...]]
 
 
 class InParts(NamedTuple):
-    """An image without what is packed alone, which stands beside it: images of one run share most of it."""
+    """An image with the objects that are packed alone beside it: images of one run share most of these."""
 
     skeleton: bytes
     parts: tuple[bytes, ...]
@@ -110,7 +110,7 @@ class InParts(NamedTuple):
 
 @cache
 def attributes_of(kind: type) -> tuple[str, ...] | None:
-    """Names of the attributes that all objects of a class have; None if they differ by object."""
+    """The names of the attributes of all objects of a class; None if they differ by object."""
     if issubclass(kind, tuple):
         return tuple(kind._fields)  # pyright: ignore[reportAttributeAccessIssue]  # named ones alone are here
     if "__slots__" not in vars(kind):

@@ -1,6 +1,6 @@
-"""A whole core to bytes, so that a run is taken up without stepping through all of its history.
+"""Turns a whole core into bytes, so that a run resumes without stepping through all of its history.
 
-Invariants: `thaw` gives a core that wants what the frozen one would have wanted, whatever comes; shared
+Invariants: the core that `thaw` makes decides as the frozen one would have, whatever events come; shared
 objects stay shared; no code is stored: object 0 of every image is the core's `Strategies`, which the image
 does not hold. Equal cores have equal images, in every process.
 """
@@ -43,39 +43,39 @@ from protocol.errors import LocalError
 if TYPE_CHECKING:
     from controller.durability.image.thawer import Thawer
 
-Encode = Callable[[Any], Any]  # from a value to what MessagePack knows
+Encode = Callable[[Any], Any]  # from a value to one that MessagePack can pack
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
 
 class Freezer:
-    """Makes images of one core, now and then."""
+    """Makes images of one core, one after the other."""
 
     def __init__(self) -> None:
-        self._alone: dict[int, tuple[object, bytes]] = {}  # by id; the object is held, so ids stay true
-        self._used: dict[int, int] = {}  # what the image being made has packed alone, by id; its place there
+        self._alone: dict[int, tuple[object, bytes]] = {}  # by id; holding the object keeps its id
+        self._used: dict[int, int] = {}  # by id of what the image being made packs alone: its place there
         self._is_whole = True
 
     def freeze(self, core: Core) -> bytes:
-        """The image. Raises: LocalError naming a value that no image can hold."""
+        """Make the image. Raises: LocalError naming a value that no image can hold."""
         self._is_whole = True
         return self._image(core)
 
     def freeze_in_parts(self, core: Core) -> InParts:
-        """The same in parts, for those who keep many. Raises: LocalError as `freeze`."""
+        """Make the image in parts, for callers that keep many. Raises: LocalError as `freeze`."""
         self._is_whole = False
         skeleton = self._image(core)
         return InParts(skeleton, tuple(self._alone[key][1] for key in self._used))
 
     def learn(self, thawer: "Thawer") -> None:
-        """Take over what was packed alone in the image that this thawer read last."""
+        """Take over the objects packed alone in the image that this thawer read last."""
         self._alone |= {id(found): (found, packed) for packed, found in thawer.alone.items()}
 
     def _image(self, core: Core) -> bytes:
         self._used = {}
-        core.state.disposal.clear()  # when it is freed is of no account, nor when that is counted
+        core.state.disposal.clear()  # decisions do not depend on when it is freed
         core.training.figures.finish()
         for instance in core.state.registry.instances():
-            if isinstance(instance.told, told.ToldInstance):  # who has looked at progress is of no account
+            if isinstance(instance.told, told.ToldInstance):  # no decision depends on who looked at it
                 instance.told.columns.settle()
         with without_collecting():
             image = _Encoder(core.state.strategies, self._pack_alone).whole(core)
@@ -84,14 +84,14 @@ class Freezer:
 
     def _pack_alone(self, value: Any) -> list[Any]:
         key = id(value)
-        if key not in self._alone:  # by an encoder of its own, so that equal values are equal bytes
+        if key not in self._alone:  # with its own encoder, so that equal values give equal bytes
             self._alone[key] = value, _Encoder(None, self._pack_alone).whole(value)
         place = self._used.setdefault(key, len(self._used))
         return [PACKED, self._alone[key][1] if self._is_whole else place]
 
 
 class _Encoder:
-    """Turns the objects of one image into what MessagePack knows, with a function for each class."""
+    """Turns the objects of one image into what MessagePack can pack, with a function for each class."""
 
     def __init__(self, first: object, pack_alone: Encode) -> None:
         """`first` is object 0, which is not written; `pack_alone` encodes objects of PACKED_ALONE."""
@@ -110,12 +110,12 @@ class _Encoder:
         }
 
     def whole(self, root: Any) -> bytes:
-        """One value with the shapes of all objects in it. Raises: LocalError."""
+        """Encode one value, with the shapes of all objects in it. Raises: LocalError."""
         kind = type(root)
         try:
             encoded = self._encoder_of(kind)(root) if kind in PACKED_ALONE else self._value(root)
         finally:
-            self._encoders.clear()  # they refer to this object, which would wait for the garbage collector
+            self._encoders.clear()  # a cycle, which would wait for the garbage collector
         return _pack(([[name, list(names)] for name, names in self._shapes], encoded))
 
     def _value(self, value: Any) -> Any:
@@ -128,7 +128,7 @@ class _Encoder:
         return encode(value)
 
     def _values(self, values: Iterable[Any]) -> list[Any]:
-        value = self._value  # called only for what is not plain: most of millions is
+        value = self._value  # called only for values that are not plain; of the millions, most are
         return [one if type(one) in PLAIN else value(one) for one in values]
 
     def _pairs(self, mapping: dict[Any, Any]) -> Iterator[Any]:
@@ -138,7 +138,7 @@ class _Encoder:
             yield one if type(one) in PLAIN else value(one)
 
     def _once(self, encode: Encode) -> Encode:
-        """Encode an object once; later, a reference to its number."""
+        """Encode an object the first time; after that, encode a reference to its number."""
         seen = self._seen
 
         def encode_once(one: Any) -> list[Any]:
@@ -152,7 +152,7 @@ class _Encoder:
         return encode_once
 
     def _encoder_of(self, kind: type) -> Encode:
-        """The function that encodes objects of a class of CLASSES; of another class it raises LocalError."""
+        """The function that encodes objects of a class; LocalError unless the class is in CLASSES."""
         if kind not in NAMES:
             return self._once(_refuse)
         if issubclass(kind, BaseModel):
@@ -164,7 +164,7 @@ class _Encoder:
         return encode if issubclass(kind, tuple) else self._once(encode)
 
     def _with_names(self, one: Any) -> list[Any]:
-        """An object without slots: its image lists the names of its attributes."""
+        """Encode an object without slots: the image lists the names of its attributes."""
         return [self._shape(type(one), tuple(vars(one))), *self._values(vars(one).values())]
 
     def _shape(self, kind: type, names: tuple[str, ...]) -> int:
@@ -181,9 +181,9 @@ def _refuse(value: object) -> NoReturn:
 
 @cache
 def _code_for(kind: type) -> Callable[[int, Encode, frozenset[type]], Encode]:
-    """A function for objects of a class, with an expression for each attribute: there are a million of them.
+    """Compile a function that encodes a class: for a million objects, a loop over attributes is slow.
 
-    It is made of the names that the class gives to its attributes, as `dataclasses` makes `__init__`.
+    Its source is made of the attribute names of the class, as `dataclasses` makes `__init__`.
     """
     names = attributes_of(kind) or ()
     encoded = ", ".join(f"a{i} if type(a{i}) in plain else value(a{i})" for i in range(len(names)))
@@ -201,7 +201,7 @@ def _code_for(kind: type) -> Callable[[int, Encode, frozenset[type]], Encode]:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Without garbage collection, which took half of the time in which a core or its image is made."""
+    """Pause garbage collection, which took half of the time that making a core or its image takes."""
     was_on = gc.isenabled()
     gc.disable()
     try:

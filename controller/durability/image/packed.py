@@ -1,21 +1,21 @@
-"""Images as they lie in run.db: a sixth as large, so that the event loop has less to write."""
+"""Compresses images for run.db to a sixth of their size, so that the event loop has less to write."""
 
 import zlib
 
 from protocol.errors import RunError
 
-LEVEL = 1  # the next ones take twice as long for nothing
-MOST_BYTES = 1 << 28  # that any image may have
-MOST_TIMES = 100  # as large as it is packed, a larger one may be
+LEVEL = 1  # higher levels take twice as long and save next to nothing
+MOST_BYTES = 1 << 28  # an image of up to this size is always unpacked
+MOST_TIMES = 100  # a larger one only if it is at most this many times its packed size
 
 
 def pack(image: bytes) -> bytes:
-    """An image, compressed: 170 MB/s on a slow core."""
+    """Compress an image, at 170 MB/s on a slow core."""
     return zlib.compress(image, LEVEL)
 
 
 def unpack(packed: bytes) -> bytes:
-    """The image again. Raises: RunError if it is damaged."""
+    """Decompress an image. Raises: RunError if it is damaged."""
     most = max(MOST_BYTES, MOST_TIMES * len(packed))
     reader = zlib.decompressobj()
     try:

@@ -1,7 +1,8 @@
-"""The core that an image holds.
+"""Turns the bytes of an image back into a core.
 
-Invariants: only classes of CLASSES are made, by creation and setting of attributes, and no code is run that
-an image brings: object 0 is the core's `Strategies`, which `thaw` is given. What is no image raises RunError.
+Invariants: only objects of CLASSES are made, by creating them and setting their attributes; no code that an
+image brings is run: object 0 is the core's `Strategies`, which the caller of `thaw` gives. Bytes that are no
+image raise RunError.
 """
 
 from collections import Counter, deque
@@ -34,11 +35,11 @@ from controller.durability.image.freezer import without_collecting
 from protocol.errors import RunError
 from strategies.kinds import Strategies
 
-Decode = Callable[[list[Any]], Any]  # from what an image has of a value
+Decode = Callable[[list[Any]], Any]  # from the encoded form of a value to the value
 
 
 def thaw(image: bytes, strategies: Strategies) -> Core:
-    """The core in an image, which decides by `strategies`: those of the same configuration.
+    """Make the core of an image. `strategies`: those of the same configuration, by which the core decides.
 
     Raises: RunError if the image is damaged, or of a release with other classes.
     """
@@ -46,10 +47,11 @@ def thaw(image: bytes, strategies: Strategies) -> Core:
 
 
 class Thawer:
-    """Makes cores of images of one run, one after the other, whatever moments they are of.
+    """Makes cores of images of one run, one after the other, in any order.
 
-    Invariant: cores share nothing that ever changes: the strategies, and what is packed alone. The second is
-    most of an image, and mostly that of the image before; it is kept from one to the next, and no longer.
+    Invariant: the cores share only objects that never change: the strategies, and the objects packed alone.
+    The latter are most of an image, and mostly equal to those of the image before; they are kept from one
+    image to the next, and no longer.
     """
 
     def __init__(self, strategies: Strategies) -> None:
@@ -58,7 +60,7 @@ class Thawer:
         """What the last image had packed."""
 
     def thaw(self, image: bytes | InParts) -> Core:
-        """The core in an image. Raises: RunError as `thaw`."""
+        """Make the core of an image. Raises: RunError as `thaw`."""
         whole, parts = image if isinstance(image, InParts) else (image, ())
         with without_collecting():
             try:
@@ -74,7 +76,7 @@ class Thawer:
                 IndexError,
                 AttributeError,
                 OverflowError,
-                SyntaxError,  # of a dtype
+                SyntaxError,  # raised for a malformed dtype
                 RecursionError,
                 msgpack.UnpackException,
             ) as error:
@@ -98,7 +100,7 @@ class _Decoder:
         known: dict[bytes, Any],
         parts: tuple[bytes, ...] = (),
     ) -> None:
-        """`known` was packed alone in the image before. Raises: ValueError, TypeError, KeyError."""
+        """`known`: the objects packed alone in the image before. Raises: ValueError, TypeError, KeyError."""
         self._strategies, self._known, self._parts = strategies, known, parts
         self.alone: dict[bytes, Any] = {}
         self._seen: list[Any] = [strategies]
@@ -121,21 +123,21 @@ class _Decoder:
             self._decoders[tag] = self._decoder_of(CLASSES[name], tuple(names))
 
     def whole(self, root: Any) -> Any:
-        """The value that an image is of. Raises: what a damaged one leads to."""
+        """Decode the value of an image. Raises: whatever a damaged one leads to."""
         try:
             return self._value(root)
         finally:
-            self._decoders.clear()  # they refer to this object, which holds every object that it has made
+            self._decoders.clear()  # a cycle, which holds every object that was made
 
     def _value(self, item: Any) -> Any:
         return self._decoders[item[0]](item) if type(item) is list else item
 
     def _values(self, item: list[Any], begin: int) -> list[Any]:
-        decoders = self._decoders  # called only for what is not plain: most of millions is
+        decoders = self._decoders  # called only for values that are not plain; of the millions, most are
         return [decoders[one[0]](one) if type(one) is list else one for one in item[begin:]]
 
     def _number(self, made: Any) -> Any:
-        """Number an object that holds no other."""
+        """Give a number to an object that holds no other."""
         self._seen.append(made)
         return made
 
@@ -168,7 +170,7 @@ class _Decoder:
         return found
 
     def _decoder_of(self, kind: type, names: tuple[str, ...]) -> Decode:
-        """That of a shape. Raises: ValueError if the class has other attributes now."""
+        """The function that decodes a shape. Raises: ValueError if the class has other attributes now."""
         known = attributes_of(kind)
         if known is None:
             return lambda item: self._with_names(kind, names, item)
@@ -177,7 +179,7 @@ class _Decoder:
         return _code_for(kind)(self._value, self._seen.append)
 
     def _with_names(self, kind: type, names: tuple[str, ...], item: list[Any]) -> Any:
-        """An object without slots: the names of its attributes are the image's, and never code."""
+        """Decode an object without slots: its attribute names come from the image, and are never code."""
         made = self._number(object.__new__(kind))
         for name, one in zip(names, item[1:], strict=True):
             object.__setattr__(made, name, self._value(one))
@@ -186,10 +188,10 @@ class _Decoder:
 
 @cache
 def _code_for(kind: type) -> Callable[[Callable[[Any], Any], Callable[[Any], None]], Decode]:
-    """A function for objects of a class, with a line for each attribute: there are a million of them.
+    """Compile a function that decodes a class: for a million objects, a loop over attributes is slow.
 
-    It is made of the names that the class gives to its attributes, as `dataclasses` makes `__init__`; nothing
-    of an image is in it.
+    Its source is made of the attribute names of the class, as `dataclasses` makes `__init__`, and of nothing
+    that an image says.
     """
     names = attributes_of(kind) or ()
     values = [f"value(a{i}) if type(a{i}) is list else a{i}" for i in range(len(names))]
