@@ -1,8 +1,8 @@
-"""One question to a module, answered in a process of its own: `python -m protocol.asking MODULE PARENT`.
+"""Asks a module one question in a process of its own: `python -m protocol.asking MODULE PARENT`.
 
-Invariants: question and answer are JSON; the module's `answer(question)` runs nowhere else, so that what it
-imports, prints, breaks or never ends touches nothing here; a process that takes too long is killed with all
-that it started, and so is one whose PARENT, the pid of who asked, has ended.
+Invariants: question and answer are JSON; the module's `answer(question)` runs nowhere else, so that its
+imports, its output, its crashes and its hangs do not touch the asking process; a process that takes too long
+is killed with all that it started, and so is one whose PARENT (the pid of the asking process) has ended.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from typing import Any
 from protocol.errors import Unanswered
 
 ROOT = Path(__file__).resolve().parent.parent
-LAST_CHARS = 800  # of what the process printed
+LAST_CHARS = 800  # shown of what the process printed
 
 
 def ask(
     module: str, question: object, *, limit_s: float, inherited: tuple[int, ...] = ()
 ) -> Any:  # JSON, which the asker knows the shape of
-    """The answer of the module. `inherited`: descriptors that its process has, too. Raises: Unanswered."""
+    """Ask the module. `inherited`: descriptors that its process inherits. Raises: Unanswered."""
     paths = [str(ROOT), *(entry or os.getcwd() for entry in sys.path)]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "protocol.asking", module, str(os.getpid())],
@@ -55,7 +55,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Wait for its end, and kill this process with all that it started; without pidfd, do nothing."""
+    """Kill this process, with all that it started, once `parent` has ended; without pidfd, do nothing."""
     try:
         ended = os.pidfd_open(parent)
     except ProcessLookupError:
@@ -67,7 +67,7 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Answer what standard input asks."""
+    """Answer the question on standard input."""
     Thread(target=_end_with, args=(int(sys.argv[2]),), name="parent", daemon=True).start()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints to standard output prints to standard error

@@ -1,4 +1,4 @@
-"""Where a function of the user's stands, for a person: its name, file and line; and what it raises.
+"""Names a function of the user's for a person: its name, file and line; and words for what it raises.
 
 Invariant: pure; what cannot be found out is left out.
 """
@@ -33,7 +33,7 @@ def what(error: BaseException) -> str:
 
 
 def without_stop(call: Callable[..., Result], /, *arguments: object, **named: object) -> Result:
-    """What a call of the user's code returns, for threads whose result is awaited.
+    """Call the user's code in a thread whose result is awaited; returns what the call returns.
 
     Raises: what the call raises, and RuntimeError in the place of StopIteration: asyncio cannot hand that on,
     so that whoever awaits the thread would wait for ever.

@@ -35,7 +35,7 @@ class PluginError(RunError):
 
 
 class Unanswered(RunError):
-    """A process that was asked something took too long or ended; the text is what it did."""
+    """A process that was asked a question took too long or ended; the text says which."""
 
 
 class RemoteError(StaleFlowError):
@@ -43,7 +43,7 @@ class RemoteError(StaleFlowError):
 
 
 class LocalError(StaleFlowError):
-    """Our own caller misused an interface: a programming error on this side of the wire."""
+    """A caller in this process misused an interface: a programming error on this side of the wire."""
 
 
 class WeightsError(StaleFlowError):

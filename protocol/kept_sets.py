@@ -1,11 +1,12 @@
-"""Which tokens of the vocabulary a token was drawn from, where sampling cuts: exact, and short.
+"""Kept sets: the tokens that sampling left to draw a token from (top-k, top-p, min-p), exact and short.
 
-A kept set is a code and int32 words. Code 0: every token, no words. n below BITS: the n ids that were kept.
--n: the n ids that were cut off. BITS + n: n words of bits, the lowest first, set where an id was kept.
+A kept set is a code and int32 words. Code 0: every token, no words. Code n below BITS: the words are the n
+ids that were kept. Code -n: the words are the n ids that were cut off. Code BITS + n: n words of bits, the
+lowest first, set where an id was kept.
 
-Invariant: the set is told as it was, never as a threshold: under other weights, or another rounding, a
-threshold is another set. Of the three forms the shortest is taken, so a set costs at most an eighth of a
-byte per token of the vocabulary.
+Invariant: the set itself is sent, never a threshold, which would give another set under other weights or
+another rounding. The shortest of the three forms is taken, so a set costs at most an eighth of a byte per
+token of the vocabulary.
 """
 
 from typing import Any, NamedTuple
@@ -24,14 +25,14 @@ Ids = NDArray[np.signedinteger[Any]]  # Any: integers of every width
 
 
 class KeptSet(NamedTuple):
-    """Of one sampled token."""
+    """The kept set of one sampled token."""
 
     code: int
     words: bytes
 
     @classmethod
     def of(cls, ids: Ids, vocabulary: int) -> "KeptSet":
-        """These ids, ascending, of a vocabulary of so many. Raises: ValueError if there is none."""
+        """The kept set of these ids, ascending, of a vocabulary of this size. Raises: ValueError if empty."""
         if not len(ids):
             raise ValueError("A token was drawn from none at all; expected at least itself.")
         cut, bits = vocabulary - len(ids), -(-vocabulary // WORD_BITS)
@@ -47,7 +48,7 @@ class KeptSet(NamedTuple):
 
     @classmethod
     def without(cls, ids: Ids) -> "KeptSet":
-        """Every token but these, few ones."""
+        """The kept set of all tokens but these few."""
         return cls(-len(ids), ids.astype("<i4").tobytes())
 
 

@@ -1,7 +1,7 @@
 """The small files of a model (configuration, tokenizer) for a machine that has no model directory.
 
 Invariants: weights and code are not among them; what arrives lies in a cache under the checksum of its
-content, complete or not at all, and what lies there is compared with what arrives each time; a name that
+content, complete or not at all, and is compared with the cache each time; a name that
 comes over the wire is a plain file name of a known kind.
 """
 
@@ -42,7 +42,7 @@ def vocabulary_of(directory: Path) -> int | None:
     try:
         found = json.loads((directory / "config.json").read_bytes())
         size = found.get("vocab_size") or found.get("text_config", {}).get("vocab_size")
-    except (OSError, ValueError, AttributeError):  # who loads the model says what is wrong with it
+    except (OSError, ValueError, AttributeError):  # whatever loads the model says what is wrong
         return None
     return size if type(size) is int and size > 0 else None
 
@@ -61,7 +61,7 @@ def aside_of(directory: Path) -> Path:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what makers of this model left that were killed. Call it only where none lives."""
+    """Remove the folders that killed makers of this model left. Call it only while no maker runs."""
     for leftover in directory.parent.glob(f".{directory.name}{UNFINISHED}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 

@@ -12,7 +12,7 @@ SPAN = re.compile(
     r"window(?!.*(layers|pattern))|chunk_size|block_size|index_topk|floor_scale|original_max_pos"
 )
 """In names of numbers of tokens beyond which some layer computes something else."""
-LENGTH_DEPENDENT_ROPE = ("longrope", "su", "dynamic")  # whose factors hang on the longest sequence of a pass
+LENGTH_DEPENDENT_ROPE = ("longrope", "su", "dynamic")  # factors depend on the longest sequence of a pass
 WITHOUT_KV = ("linear_attention", "conv", "mamba")  # types of layers
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\.")  # in a weight's name: one tensor for each expert
@@ -32,7 +32,7 @@ class Limit(NamedTuple):
 
 
 def checked(read: object) -> Shape:
-    """What was read of a config.json. Raises: ValueError if it is no such thing, or a count is no number."""
+    """Check the content of a config.json. Raises: ValueError if it is none, or a count is no number."""
     if not isinstance(read, Mapping):
         raise ValueError(f"config.json is a {type(read).__name__}; expected an object of keys and values")
     shape = cast("Shape", read)

@@ -1,17 +1,17 @@
-"""Text that others have written, made fit for a terminal, a log and a status line; long ones are cut.
+"""Makes texts of others fit for a terminal, a log and a status line; long texts are cut.
 
-Invariants: what could drive a terminal, or turn a line round, is shown as an escape instead of being done;
+Invariants: characters that could control a terminal, or reverse a line, are shown as escapes;
 line ends and tabs stay, so that a traceback is readable; a text that was made plain stays as it is.
 """
 
 import re
 
-# C0 but tab and newline, DEL, C1; then what ends or turns lines, and halves of characters
+# C0 but tab and newline, DEL, C1; then characters that end or reverse lines, and lone surrogates
 _UNPRINTABLE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_TEXT = re.compile(f"[{_UNPRINTABLE}]")
 _IN_NAME = re.compile(rf"[\t\n{_UNPRINTABLE}]")
 
-MOST_REASON_CHARS = 16_000  # of why something has failed, as a worker says it
+MOST_REASON_CHARS = 16_000  # of a worker's reason why something failed
 MOST_ROW_CHARS = 500  # of a row that is shown to a person
 
 
@@ -36,7 +36,7 @@ def is_plain_line(text: str) -> bool:
 
 
 def has_half_characters(text: str) -> bool:
-    """Whether a text has surrogates that are no pair: it cannot be written in UTF-8."""
+    """Whether a text has lone surrogates: such a text cannot be encoded in UTF-8."""
     try:
         text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
@@ -45,7 +45,7 @@ def has_half_characters(text: str) -> bool:
 
 
 def begin_and_end(text: str, most: int = MOST_REASON_CHARS) -> str:
-    """The text; of one of more than `most` characters its two ends, with a line between them.
+    """The text; if it has more than `most` characters, only its two ends, with a line between them.
 
     The beginning says what has failed, the end of a traceback says where.
     """
@@ -53,7 +53,7 @@ def begin_and_end(text: str, most: int = MOST_REASON_CHARS) -> str:
 
 
 def begin_of(text: str, most: int = MOST_ROW_CHARS) -> str:
-    """The text; of one of more than `most` characters its beginning, and how many there are."""
+    """The text; if it has more than `most` characters, only its beginning, and how many there are."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 

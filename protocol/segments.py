@@ -1,10 +1,10 @@
-"""Where on a host the policy versions of a run lie, and who may remove them.
+"""The folder of a run's policy versions on a host: where it lies, and when it may be removed.
 
-Invariants: the folder of a run on a host has one name, which everybody derives alike; whoever uses a folder
-holds a shared lock in it, which the kernel takes away with the process; only folders that nobody holds are
-swept, so nothing of a run outlives the next start on that host, whatever was killed. The name can be guessed,
-and the folder above belongs to everybody: a folder is used only if this user alone can write there, and no
-file in it is opened through a link.
+Invariants: the folder of a run on a host has one name, which all processes derive alike; a process that uses
+a folder holds a shared lock in it, which the kernel releases with the process; only folders without a lock
+are swept, so nothing of a run outlives the next start on that host, whatever was killed. The name can be
+guessed, and the folder above belongs to everybody: a folder is used only if this user alone can write there,
+and no file in it is opened through a link.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ def segment_directory(run_dir: str | Path, *, host: str, base: str = "auto") -> 
 
 
 def has_room(size_bytes: int) -> bool:
-    """Whether shared memory takes so many bytes, without pushing the host into swap."""
+    """Whether shared memory has room for so many bytes, without pushing the host into swap."""
     try:
         room = os.statvfs(SHARED_MEMORY)
         lines = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
@@ -63,7 +63,7 @@ def hold(directory: Path) -> IO[bytes]:
                 raise ConfigError(f"{problem} Nothing was read or written there.")
             lock = _open_lock(directory)
         except FileNotFoundError:
-            continue  # swept just now
+            continue  # another process has just swept it
         fcntl.flock(lock, fcntl.LOCK_SH)
         if os.fstat(lock.fileno()).st_nlink:
             return lock

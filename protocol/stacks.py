@@ -1,7 +1,7 @@
-"""The Python stacks of a process on request: SIGUSR1 writes those of all threads to its log.
+"""Python stacks on request: on SIGUSR1, a process writes the stacks of all its threads to its log.
 
-Invariant: nothing of the interpreter is needed for it, so that a thread that hangs in C, or holds the
-interpreter's lock for ever, is shown as well.
+Invariant: the handler does not need the interpreter, so that a thread that hangs in C, or holds the GIL for
+ever, is shown as well.
 """
 
 import faulthandler
@@ -14,10 +14,9 @@ SIGNAL = signal.SIGUSR1
 
 
 def dump_on_signal(file: TextIO | None = None) -> Callable[[], object] | None:
-    """From now on SIGUSR1 writes all stacks to `file`, or to standard error.
+    """Have SIGUSR1 write all stacks to `file`, or to standard error.
 
-    Returns what takes it back; None, and nothing is changed, if the process has a use of its own for the
-    signal.
+    Returns a function that undoes it; None, and changes nothing, if the process handles the signal already.
     """
     if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return None

@@ -1,4 +1,4 @@
-"""All messages by tag, by direction and by role, made from what their classes say.
+"""All messages by tag, by direction and by role, collected from their classes.
 
 Invariant: a class without a tag of its own, without speaker or hearer, or which the type of its role does not
 list, cannot be imported: `TypeError` says how to mend it.
@@ -38,7 +38,7 @@ def by_tag(kinds: Iterable[Kind]) -> dict[int, Kind]:
 
 
 def check(kinds: Iterable[type[Message]], says: Mapping[Role, object], hears: Mapping[Role, object]) -> None:
-    """Hold what classes say of themselves against the types of the roles. Raises: TypeError."""
+    """Compare the classes with the types of the roles. Raises: TypeError if they disagree."""
     for kind in kinds:
         name = kind.__name__
         if not getattr(kind, "said_by", ()) or not getattr(kind, "heard_by", ()):

@@ -1,7 +1,7 @@
-"""How one device goes from the rollout side to the trainer and back (`placement: colocated`).
+"""Messages that hand one device from the rollout side to the trainer and back (`placement: colocated`).
 
-Invariant: who is told `Release` answers `Released` once nothing of it is left on the device, and uses it
-again only when told: a trainer by `Take`, a rollout worker by its next `Pull`.
+Invariant: a worker answers `Release` with `Released` once nothing of it is left on the device, and uses the
+device again only when told: a trainer by `Take`, a rollout worker by its next `Pull`.
 """
 
 from typing import ClassVar
@@ -14,7 +14,7 @@ from protocol.messages.record import record
 class Release(ControllerMessage):
     """Leave the device to the other side.
 
-    A rollout worker, which runs nothing any more, drops weights and KV cache. A trainer moves weights and
+    A rollout worker, in which nothing runs by then, drops weights and KV cache. A trainer moves weights and
     optimizer state elsewhere.
     """
 
@@ -24,7 +24,7 @@ class Release(ControllerMessage):
 
 @record
 class Take(ControllerMessage):
-    """The device is the trainer's: it loads its model, or takes up again what it has moved elsewhere."""
+    """Give the device to the trainer: it loads its model, or moves back what it moved elsewhere."""
 
     tag: ClassVar[int] = 55
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
@@ -36,6 +36,6 @@ class Released(WorkerMessage):
 
     tag: ClassVar[int] = 28
     said_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
-    peak_bytes: Count  # of tensors, the most since it has had the device
+    peak_bytes: Count  # peak of tensor memory since it got the device
     left_bytes: Count
-    release_s: Seconds  # that letting go took
+    release_s: Seconds  # time that leaving the device took

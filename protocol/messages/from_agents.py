@@ -1,7 +1,7 @@
-"""What agent workers say to the controller of their episodes.
+"""What agent workers tell the controller about their episodes.
 
-Invariant: an episode is named by its group, its place in it and its trial; a word of a trial that is over
-changes nothing.
+Invariant: an episode is named by its group, its place in it and its trial; a message about a trial that is
+over changes nothing.
 """
 
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ from protocol.messages.record import record
 
 @record
 class Ask(WorkerMessage):
-    """An environment has the policy's word next: continue this trajectory. Frame 0: the given tokens (int32).
+    """It is the policy's turn in an episode: continue this trajectory. Frame 0: the given tokens (int32).
 
     Frame 1, where `saved` is not 0: what the episode needs to go on from here, which is kept with the ask.
 
-    They stand behind the `keep` tokens that the trajectory has, which are all of it. Answered by Turn. An
-    episode has one trajectory, and one more for each conversation that goes on from no other's end. In each,
-    one ask is open at a time; those of others may be open beside it.
+    The given tokens follow the `keep` tokens that make up the trajectory so far. Answered by Turn. An episode
+    has one trajectory, and one more for each conversation that does not continue another one at its end. Each
+    trajectory has at most one open ask at a time; several trajectories may have one at once.
     """
 
     tag: ClassVar[int] = 25
@@ -51,10 +51,10 @@ class Ask(WorkerMessage):
     keep: Count  # tokens, given and sampled, that the trajectory has; 0: it begins here
     given: Count  # tokens in the frame
     digest: Name  # of the given tokens: hexadecimal blake2b of 16 bytes
-    max_new_tokens: Count  # that the turn may have, 1 to `agent.max_turn_tokens`
+    max_new_tokens: Count  # of the turn: 1 to `agent.max_turn_tokens`
     is_trained: bool = True  # the same in all asks of a trajectory
     saved: Count = 0  # bytes of the state, only where no other ask of the episode is open; 0: there is none
-    cause: ForkCause = ""  # where it begins a trajectory beside the first of its episode
+    cause: ForkCause = ""  # why it begins another trajectory than the first of its episode
 
     def incoming_frames(self) -> list[Frame]:
         return [Frame("tokens", self.given), *([Frame("state", self.saved)] if self.saved else [])]
@@ -68,7 +68,7 @@ class Ask(WorkerMessage):
 
 @record
 class EpisodeEnded(WorkerMessage):
-    """The function of an episode has returned, after at least one Turn that is trained."""
+    """The agent's function has returned, after at least one Turn that is trained."""
 
     tag: ClassVar[int] = 26
     said_by: ClassVar[tuple[Party, ...]] = ("agent",)
@@ -76,7 +76,7 @@ class EpisodeEnded(WorkerMessage):
     episode: Count
     trial: Count
     ending: EpisodeEnding
-    reward: Many[Real]  # one, of the whole episode; (): `reward.function` is to score it
+    reward: Many[Real]  # one, of the whole episode; (): `reward.function` scores it
     parts: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()  # of the reward
     turn_rewards: Many[tuple[Count, Count, Real]] = ()  # (member, number of the Ask, reward)
     metrics: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()
@@ -86,7 +86,7 @@ class EpisodeEnded(WorkerMessage):
 
     # (member, number of the Ask, milliseconds) for which the worker awaited each Turn that it has heard
     awaited: Many[tuple[Count, Count, Real]] = ()
-    log: Text = ""  # what its function said of itself, for people
+    log: Text = ""  # what its function logged, for people
     earned: Earned = ""
 
     def incoming_frames(self) -> list[Frame]:
@@ -99,7 +99,7 @@ class EpisodeEnded(WorkerMessage):
 
 @record
 class EpisodeFailed(WorkerMessage):
-    """An episode has come to no reward, and the policy is not to blame."""
+    """An episode ended without a reward, and not through a fault of the policy."""
 
     tag: ClassVar[int] = 27
     said_by: ClassVar[tuple[Party, ...]] = ("agent",)

@@ -42,7 +42,7 @@ class Welcome(ControllerMessage):
     lease_s: Real
     settings: Settings
     weights_key: Text = ""  # JSON of protocol.wire.security.ServerKey; "" without keys, and for other roles
-    name: Text = ""  # that the worker is called by, if another one has claimed the same
+    name: Text = ""  # the worker's name here, if another worker has claimed the one that it gave
 
 
 @record
@@ -61,7 +61,7 @@ class Encode(ControllerMessage):
 class Route(ControllerMessage):
     """Generate one trajectory, or go on with it. Frame 0: prompt tokens; frame 1: response tokens so far.
 
-    Of a turn of an agent: frame 0 is all that stands before the turn, frame 1 the turn so far.
+    For a turn of an agent, frame 0 is all that precedes the turn, and frame 1 the turn so far.
     """
 
     tag: ClassVar[int] = 34
@@ -69,11 +69,11 @@ class Route(ControllerMessage):
     group: Count
     member: Count
     attempt: Count
-    seed: Count  # noise is a function of (seed, response position), so a resumed response keeps its noise
+    seed: Count  # sampling noise is a function of (seed, response position), so a resumed response keeps it
     max_new_tokens: Count  # what is left of the budget
     segments: Segments
     is_evaluation: bool = False  # sampled by WorkerSettings.evaluation_sampling
-    begins: Count = 0  # index of the segment where the turn begins; 0: all of them are the response
+    begins: Count = 0  # index of the segment where the turn begins; 0: the response is all segments
 
     def outgoing_payload(self) -> list[list[Piece]]:
         id = TrajectoryId(self.group, self.member)
@@ -84,7 +84,7 @@ class Route(ControllerMessage):
 
 @record
 class Interrupt(ControllerMessage):
-    """Stop these attempts and hand back what they have: each ends with ending "interrupt"."""
+    """Stop these attempts and report what they have: each ends with ending "interrupt"."""
 
     tag: ClassVar[int] = 35
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
@@ -93,7 +93,7 @@ class Interrupt(ControllerMessage):
 
 @record
 class Abort(ControllerMessage):
-    """Drop these attempts for good; nothing comes back."""
+    """Drop these attempts for good; the worker reports nothing more of them."""
 
     tag: ClassVar[int] = 36
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
@@ -102,9 +102,9 @@ class Abort(ControllerMessage):
 
 @record
 class Pull(ControllerMessage):
-    """Load this very version.
+    """Load exactly this version.
 
-    In-flight work was interrupted first, or keeps its KV. A Route sent after it runs on the new version.
+    In-flight work was interrupted before, or keeps its KV. A Route sent after it runs on the new version.
     """
 
     tag: ClassVar[int] = 37
@@ -112,7 +112,7 @@ class Pull(ControllerMessage):
     policy_version: Version
     location: Place
     digest: Name
-    sources: Many[Endpoint] = ()  # where one on another host than the trainer's gets it, nearest first
+    sources: Many[Endpoint] = ()  # where an instance on another host gets it, nearest first
 
 
 class ScoreItem(NamedTuple):
@@ -121,7 +121,7 @@ class ScoreItem(NamedTuple):
     member: Count
     ending: Ending
     segments: Segments
-    talk: Many[tuple[Count, Count]] = ()  # one (episode, trial) whose messages are kept, or none
+    talk: Many[tuple[Count, Count]] = ()  # (episode, trial) of the messages that are kept, or nothing
 
 
 @record
@@ -157,21 +157,21 @@ class TrainItem(NamedTuple):
     group: Count
     member: Count
     prompt_tokens: Count
-    reward: Real  # for people: it is in the story of the group, and no loss reads it
+    reward: Real  # for people, in the story of the group; no loss reads it
     outcome: Real  # its advantage in its group, or its reward where the trainer makes the advantages
     ending: Ending
     segments: Segments  # their policy versions are the per-token versions, as runs
-    episode: Count = 0  # that it belongs to, in its group: what is counted in batches and means
+    episode: Count = 0  # its episode in the group; batches and means count episodes
     outcomes: Many[Real] = ()  # one for each segment, where they differ (0 for given ones); else `outcome`
 
     @property
     def response_tokens(self) -> int:
-        """All tokens behind the prompt, given ones too."""
+        """The number of tokens after the prompt, given ones included."""
         return sum(segment.count for segment in self.segments)
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens that the policy sampled, which alone are trained."""
+        """The number of tokens that the policy sampled: only these are trained."""
         return sum(segment.count for segment in self.segments if not segment.is_given)
 
 
@@ -182,7 +182,7 @@ def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Pie
     concatenated without padding. Where sampling cut: codes of the kept sets, concatenated, and their words, a
     frame per trajectory.
 
-    Given tokens are among the response tokens, and no logprob stands for them.
+    Given tokens are among the response tokens, and have no logprob.
     """
     prompts: list[Piece] = []
     tokens: list[Piece] = []
@@ -204,23 +204,23 @@ def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Pie
 class Train(ControllerMessage):
     """One batch for the version `train_version`.
 
-    What was sent ahead of it comes first, in that order, then the oldest group.
+    Items that were sent ahead come first, in the order of sending, then the others, the oldest group first.
 
-    Frames: `train_pieces` of what was not sent ahead.
+    Frames: `train_pieces` of the items that were not sent ahead.
     """
 
     tag: ClassVar[int] = 39
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
     train_version: Version
     items: Many[TrainItem]
-    is_published: bool = False  # what it makes is visible already, made by a trainer that was lost
-    ahead: Count = 0  # items that TrainAhead messages have brought, with their payload; they come first
-    is_cut: bool = False  # sampling cut, so the kept sets come too
+    is_published: bool = False  # a trainer that was lost has made and published this version already
+    ahead: Count = 0  # items that TrainAhead messages brought, with their payload; they come first
+    is_cut: bool = False  # sampling cut, so the frames have kept sets
     samples: Many[Count] = ()  # groups of it that people will read: see TrainStepFinished.corrected
 
     @property
     def rest(self) -> tuple[TrainItem, ...]:
-        """What was not sent ahead."""
+        """The items that were not sent ahead."""
         return self.items[self.ahead :]
 
     def outgoing_payload(self) -> list[list[Piece]]:
@@ -238,7 +238,7 @@ class SaveCheckpoint(ControllerMessage):
 
 @record
 class Retire(ControllerMessage):
-    """Nobody holds or needs this version any more: free its storage."""
+    """Free the storage of this version: no worker holds or needs it any more."""
 
     tag: ClassVar[int] = 41
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
@@ -247,7 +247,7 @@ class Retire(ControllerMessage):
 
 @record
 class Close(ControllerMessage):
-    """Leave: `reason` says why. After a fault the worker must not attach again."""
+    """Tell the worker to leave, and why. After a fault it must not attach again."""
 
     tag: ClassVar[int] = 42
     heard_by: ClassVar[tuple[Party, ...]] = ("link",)
@@ -257,7 +257,7 @@ class Close(ControllerMessage):
 
 @record
 class Reattach(ControllerMessage):
-    """This controller does not know the worker (any more); it may attach as a new one.
+    """Tell a worker that this controller does not know it (any more); it may attach as a new one.
 
     The controller was started again, or the worker was silent for longer than its lease.
     """
@@ -268,7 +268,7 @@ class Reattach(ControllerMessage):
 
 @record
 class Serve(ControllerMessage):
-    """Other hosts need policy versions: say where this worker hands on what it has (Serving)."""
+    """Have this worker serve its policy versions to other hosts, and say at which endpoint (Serving)."""
 
     tag: ClassVar[int] = 44
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
@@ -289,7 +289,7 @@ class ModelFiles(ControllerMessage):
 
 @record
 class Drain(ControllerMessage):
-    """Hand back what is in hand, detach and end."""
+    """Hand back the work in progress, detach and end."""
 
     tag: ClassVar[int] = 46
     heard_by: ClassVar[tuple[Party, ...]] = ("link",)
@@ -297,7 +297,7 @@ class Drain(ControllerMessage):
 
 @record
 class Keep(ControllerMessage):
-    """Answer to Holding: go on with these attempts, and tell of each from this token on; drop the others."""
+    """Answer to Holding: go on with these attempts, report each from this token on, and drop the others."""
 
     tag: ClassVar[int] = 47
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
@@ -306,7 +306,7 @@ class Keep(ControllerMessage):
 
 @record
 class Report(ControllerMessage):
-    """Tell of unfinished responses and of your load this often from now on (`rollout.progress_s: auto`)."""
+    """Report unfinished responses and load this often from now on (`rollout.progress_s: auto`)."""
 
     tag: ClassVar[int] = 52
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
@@ -316,9 +316,9 @@ class Report(ControllerMessage):
 
 @record
 class TrainAhead(ControllerMessage):
-    """Groups that are sure to be in the batch of `train_version`, which is not complete.
+    """Groups that are sure to be in the batch of `train_version`, which is not complete yet.
 
-    The trainer makes their gradients, and keeps them for its Train. Frames: `train_pieces` of the items.
+    The trainer computes their gradients, and keeps them for their Train. Frames: `train_pieces` of the items.
     """
 
     tag: ClassVar[int] = 48
@@ -329,7 +329,7 @@ class TrainAhead(ControllerMessage):
 
     @property
     def rest(self) -> tuple[TrainItem, ...]:
-        """All of it, as `Train.rest`."""
+        """All items, as `Train.rest`."""
         return self.items
 
     def outgoing_payload(self) -> list[list[Piece]]:
@@ -340,8 +340,8 @@ class TrainAhead(ControllerMessage):
 class Begin(ControllerMessage):
     """Begin an episode: run the agent's function from its start. Frame 0: the row of its group.
 
-    One that was begun before, at another worker or before a restart, has `known` turns: each Ask that repeats
-    a known one is answered at once by the Turn that was sampled then.
+    An episode that was begun before, on another worker or before a restart, has `known` turns: an Ask that
+    repeats a known one is answered at once with the Turn that was sampled then.
 
     If its state was saved, the function goes on from there instead: `restored` has its conversations in the
     order of their first asks, frame 1 the state, and the first Ask is the one that the state came with.
@@ -355,7 +355,7 @@ class Begin(ControllerMessage):
     seed: Count  # of the environment: one per group
     attempt: Count  # the first Ask of each of its trajectories names the attempt after this one
     episodes: Count  # of the group: see Ask.member
-    known: Count = 0  # asks that were heard in this trial
+    known: Count = 0  # asks that the controller has heard in this trial
     restored: Many[SavedTrajectory] = ()
 
     def outgoing_payload(self) -> list[list[Piece]]:
@@ -385,7 +385,7 @@ class Turn(ControllerMessage):
 
 @record
 class EndEpisodes(ControllerMessage):
-    """Drop these episodes: cancel their functions, and say nothing more of them."""
+    """Drop these episodes: cancel their functions, and report nothing more of them."""
 
     tag: ClassVar[int] = 51
     heard_by: ClassVar[tuple[Party, ...]] = ("agent",)

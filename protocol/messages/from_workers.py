@@ -32,7 +32,7 @@ from protocol.messages.record import record
 
 @record
 class Attach(WorkerMessage):
-    """First word of a worker: who it is."""
+    """The first message of a worker: which worker it is."""
 
     tag: ClassVar[int] = 1
     said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
@@ -44,9 +44,9 @@ class Attach(WorkerMessage):
 
 @record
 class Beat(WorkerMessage):
-    """Sign of life from the thread that does the work.
+    """A sign of life from the thread that does the work.
 
-    It also carries the acknowledgement when nothing else does.
+    It also carries the acknowledgement when no other message does.
     """
 
     tag: ClassVar[int] = 2
@@ -56,7 +56,7 @@ class Beat(WorkerMessage):
 
 @record
 class Relinked(WorkerMessage):
-    """The connection is another one: what the one before held was lost, so say again what is unacknowledged.
+    """The worker has a new connection: the old one lost what was in it, so resend what is unacknowledged.
 
     Like a Beat it is outside the order, and carries an acknowledgement.
     """
@@ -77,7 +77,7 @@ class Ready(WorkerMessage):
     # that it took up, 0 without one
     policy_version: Version
     capacity: Count  # trajectories, groups to score or episodes that it can have at once; 0: not said
-    kv_tokens: Count  # tokens that its KV cache holds; 0 for roles without one
+    kv_tokens: Count  # tokens for which its KV cache has room; 0 for roles without one
 
 
 @record
@@ -91,7 +91,7 @@ class Detach(WorkerMessage):
 
 @record
 class WorkerFailed(WorkerMessage):
-    """The worker cannot do its job at all; one paragraph: what happened, what was expected, what to do."""
+    """The worker cannot do its job at all; `reason`: what happened, what was expected, what to do."""
 
     tag: ClassVar[int] = 5
     said_by: ClassVar[tuple[Party, ...]] = ROLES
@@ -122,7 +122,7 @@ class PromptsEncoded(WorkerMessage):
 
 @record
 class ExamplesEncoded(WorkerMessage):
-    """The same for supervised training: prompts with the responses that the data gives.
+    """As PromptsEncoded, for supervised training: prompts with the responses that the data gives.
 
     One int32 frame per entry of `encoded`: the prompt, then the response.
     """
@@ -184,8 +184,8 @@ class InstanceStatus(WorkerMessage):
     decode_context: Count  # tokens in the KV cache that a decode step read, summed over decode steps
     preemptions: Count  # trajectories that the engine pushed back into its queue for want of KV
     queued: Many[tuple[Count, Count, Count]]  # (group, member, attempt) of those that wait
-    parked_tokens: Count = 0  # of ended turns, kept in the KV cache while nobody needs the room
-    reused_tokens: Count = 0  # of prompts, that were there as parts of turns before
+    parked_tokens: Count = 0  # of ended turns, kept in the KV cache until others need the room
+    reused_tokens: Count = 0  # of prompts, found in the KV cache as parts of earlier turns
 
 
 @record
@@ -224,7 +224,7 @@ class GroupScored(WorkerMessage):
 
 @record
 class ScoreFailed(WorkerMessage):
-    """The reward raised, hung, or returned something that is not a finite number."""
+    """The reward function raised, hung, or returned something that is not a finite number."""
 
     tag: ClassVar[int] = 13
     said_by: ClassVar[tuple[Party, ...]] = ("reward",)
@@ -238,9 +238,9 @@ class ScoreFailed(WorkerMessage):
 class TrainStepFinished(WorkerMessage):
     """The optimizer has made `policy_version` out of the batch of `policy_version - 1`.
 
-    Of trajectories that people will read (`Train.samples`), two float32 frames, end to end, one number for
-    each sampled token: the logprob under the weights before the step, nan where there is none; and what the
-    corrections have multiplied its loss with.
+    For trajectories that people will read (`Train.samples`), it has two float32 frames with one number per
+    sampled token, end to end: the logprob under the weights before the step, nan where there is none; and the
+    factor by which the off-policy corrections multiplied its loss.
     """
 
     tag: ClassVar[int] = 14
@@ -302,7 +302,7 @@ class Serving(WorkerMessage):
 
 @record
 class FetchModel(WorkerMessage):
-    """This machine has no model directory: send the small files of it. The host answers, not the core."""
+    """Ask for the small files of the model, for a machine without the model directory. The host answers."""
 
     tag: ClassVar[int] = 19
     said_by: ClassVar[tuple[Party, ...]] = ROLES
@@ -311,7 +311,7 @@ class FetchModel(WorkerMessage):
 
 @record
 class MachineUse(WorkerMessage):
-    """What a worker takes of its machine now; every few seconds, for people alone."""
+    """The share of its machine that a worker uses; sent every few seconds, only for people."""
 
     tag: ClassVar[int] = 53
     said_by: ClassVar[tuple[Party, ...]] = ROLES
@@ -323,7 +323,7 @@ class MachineUse(WorkerMessage):
 
 @record
 class DrainWorker(WorkerMessage):
-    """First and only word of an operator, answered by Close: have this worker leave."""
+    """The only message of an operator, answered by Close: have this worker leave."""
 
     tag: ClassVar[int] = 20
     said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
@@ -334,7 +334,7 @@ class DrainWorker(WorkerMessage):
 
 @record
 class Control(WorkerMessage):
-    """First and only word of an operator, answered by Close: do this to the run."""
+    """The only message of an operator, answered by Close: do this to the run."""
 
     tag: ClassVar[int] = 23
     said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
@@ -346,10 +346,10 @@ class Control(WorkerMessage):
 
 @record
 class Holding(WorkerMessage):
-    """What a worker still holds that was attached before and has gone on without a controller.
+    """The attempts of a worker that was attached before and has gone on without a controller.
 
-    Sent before Ready: what it has, and from which token of each attempt on it can still tell. It says nothing
-    else of that before Keep.
+    Sent before Ready. It names each attempt and the first token from which on the worker can still report it;
+    the worker reports nothing else of them before Keep.
     """
 
     tag: ClassVar[int] = 21
@@ -362,7 +362,7 @@ class Holding(WorkerMessage):
 
 @record
 class TrainedAhead(WorkerMessage):
-    """The gradients of the newest TrainAhead are made; the weights are still those of `train_version`."""
+    """The gradients of the newest TrainAhead are computed; the weights are still those of `train_version`."""
 
     tag: ClassVar[int] = 22
     said_by: ClassVar[tuple[Party, ...]] = ("trainer",)

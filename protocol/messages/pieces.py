@@ -1,4 +1,4 @@
-"""What messages are made of: field types, pieces of stored payload, and the base of all messages.
+"""The parts of messages: field types, pieces of stored payload, and the base class of all messages.
 
 Invariant: tokens are int32, logprobs float32, both little-endian; a row is one JSON object in UTF-8.
 """
@@ -91,7 +91,7 @@ CorrectionKind = Literal["trained_logprobs", "token_weights"]
 class Piece(NamedTuple):
     """A piece of stored payload: the first `count` elements kept under a key (-1: all of them).
 
-    Of `kept_words` those of the first `count` tokens.
+    Of `kept_words`: the words of the first `count` tokens.
     """
 
     kind: PieceKind
@@ -104,7 +104,7 @@ class Piece(NamedTuple):
 class Segment(NamedTuple):
     """Consecutive tokens of one attempt: sampled under one policy version, or GIVEN by an environment.
 
-    A given run has an attempt number of its own, and neither version nor logprobs.
+    A given segment has its own attempt number, and neither version nor logprobs.
     """
 
     attempt: Count
@@ -113,7 +113,7 @@ class Segment(NamedTuple):
 
     @property
     def is_given(self) -> bool:
-        """Whether an environment has given it: context that is not trained."""
+        """Whether an environment gave the tokens: context that is not trained."""
         return self.policy_version == GIVEN
 
 
@@ -123,8 +123,8 @@ Segments = Many[Segment]
 def response_pieces(kind: ResponseKind, id: TrajectoryId, segments: Segments) -> list[Piece]:
     """The stored pieces of a response, in order: of each attempt, as many elements as the core accepted.
 
-    A late delta of an abandoned attempt lies behind the accepted count, so it is never read. Given runs have
-    tokens and no logprobs.
+    A late delta of an abandoned attempt lies after the accepted count, so it is never read. Given segments
+    have tokens and no logprobs.
     """
     counts: dict[int, int] = {}
     for attempt, policy_version, count in segments:
@@ -146,7 +146,7 @@ class Frame(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it is long."""
+        """The size that the frame must have."""
         return self.size if self.kind in BYTES_KINDS else ITEM_BYTES * self.size
 
 
@@ -160,19 +160,19 @@ class SavedTrajectory(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Elements that a frame brings, and where the receiver keeps them within a group."""
+    """Elements in a frame, and the place within a group where the receiver keeps them."""
 
     kind: PieceKind | CorrectionKind
     member: int
     attempt: int
-    start: int  # elements of this attempt that came before
+    start: int  # number of elements of this attempt before these
     data: bytes
 
 
 class Message:
     """Base of all messages.
 
-    What a class has to say, and what follows from it, stands in the package's docstring.
+    The docstring of the package says what a class has to define, and what follows from it.
     """
 
     __slots__ = ()
@@ -187,7 +187,7 @@ class Message:
         return []
 
     def incoming_frames(self) -> list[Frame]:
-        """What its frames must be, in order; tokens and logprobs are checked as such."""
+        """The frames that the message must have, in order; tokens and logprobs are checked as such."""
         return []
 
     def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
@@ -197,14 +197,14 @@ class Message:
 
 
 class WorkerMessage(Message):
-    """Base of what workers say."""
+    """Base of the messages of workers."""
 
     __slots__ = ()
     heard_by: ClassVar[tuple[Party, ...]] = ("core",)
 
 
 class ControllerMessage(Message):
-    """Base of what the controller says."""
+    """Base of the messages of the controller."""
 
     __slots__ = ()
     said_by: ClassVar[tuple[Party, ...]] = ("controller",)

@@ -1,4 +1,4 @@
-"""What rollout workers tell of the tokens that they sample: most of all that a controller hears."""
+"""Reports of the tokens that rollout workers sample: most of all messages that a controller receives."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, Self
@@ -34,11 +34,11 @@ class Generated(WorkerMessage):
     """Progress and endings, in columns: item i of each belongs to delta i.
 
     Frame 0: tokens of all deltas in order (int32); frame 1: their logprobs (float32). Where `kept_words` is
-    said, frames 2 and 3: codes and words of their kept sets (kept_sets.py); where it is not, each was drawn
-    from the whole vocabulary.
+    said, frames 2 and 3: codes and words of their kept sets (kept_sets.py); without it, each token was
+    drawn from the whole vocabulary.
 
-    Columns, because most messages are these: a delta costs no object on its way, and what holds of all of
-    them is asked of a whole column.
+    Columns, because most messages are these: no object is made for a delta, and checks are made of a whole
+    column at once.
     """
 
     tag: ClassVar[int] = 7
@@ -62,24 +62,24 @@ class Generated(WorkerMessage):
 
     @classmethod
     def of(cls, deltas: Iterable[Delta], kept_words: tuple[int, ...] = ()) -> Self:
-        """The message that tells of these."""
+        """Make the message that reports these deltas."""
         columns = tuple(zip(*deltas, strict=True)) or ((),) * len(Delta._fields)
         return cls(*columns, kept_words=kept_words)
 
     @property
     def deltas(self) -> tuple[Delta, ...]:
-        """One by one, where time does not count."""
+        """The deltas one by one, for code in which speed does not matter."""
         columns = (self.groups, self.members, self.attempts, self.starts, self.counts)
         return tuple(map(Delta, *columns, self.policy_versions, self.endings))
 
     @property
     def rows(self) -> Iterator[tuple[int, int, int, int, int, int, Ending]]:
-        """What `deltas` are made of, while one looks at them."""
+        """The columns, row by row: the values of `deltas` without their objects."""
         columns = (self.groups, self.members, self.attempts, self.starts, self.counts)
         return zip(*columns, self.policy_versions, self.endings, strict=True)
 
     def rows_from(self, first: int) -> Iterator[tuple[int, int, int, int, int, int, Ending]]:
-        """Those from this one on."""
+        """The rows from this delta on."""
         if not first:
             return self.rows
         columns = (self.groups, self.members, self.attempts, self.starts, self.counts)
@@ -93,7 +93,7 @@ class Generated(WorkerMessage):
         return zip(self.groups, self.members, self.attempts, strict=True)
 
     def keys_from(self, first: int) -> Iterator[tuple[int, int, int]]:
-        """Those of the deltas from this one on."""
+        """The keys of the deltas from this one on."""
         return zip(self.groups[first:], self.members[first:], self.attempts[first:], strict=True)
 
     def incoming_frames(self) -> list[Frame]:

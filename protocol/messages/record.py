@@ -1,4 +1,4 @@
-"""Records: what is said, what happens and what is wanted, as dataclasses that nobody assigns to.
+"""Records: messages, events and effects, as dataclasses whose fields are never assigned to.
 
 Invariant: a record never changes once it is made. The type checker refuses an assignment, everywhere; Python
 does not.

@@ -1,6 +1,6 @@
-"""Floating-point operations of a train step, and the share of a device's peak that they are (MFU).
+"""Floating-point operations of a train step, and their share of a device's peak (MFU).
 
-Invariants: pure; what is counted is what the algorithm needs, as in PaLM (arXiv 2204.02311, appendix B):
+Invariants: pure; operations that the algorithm needs are counted, as in PaLM (arXiv 2204.02311, appendix B):
 products of matrices, a multiplication and an addition each, without norms, softmax or the optimizer, and
 without what is computed again to save memory; causal attention counts its half; a device that is not in the
 table has no peak, and so no MFU.
@@ -29,9 +29,9 @@ HALVES = ("bfloat16", "float16")
 
 
 def peak_flops(device: str, dtype: str) -> float | None:
-    """Of a device as its driver names it, in this precision; None where nobody has written it down.
+    """The peak of a device, by its driver's name for it, in this precision; None if the table lacks it.
 
-    A part of a device (MIG) has none, nor does a precision of 32 bits, whose peak hangs on settings.
+    A part of a device (MIG) has none, nor has a precision of 32 bits, whose peak depends on settings.
     """
     if dtype not in HALVES or re.search(r"\bMIG\b", device):
         return None
@@ -39,7 +39,7 @@ def peak_flops(device: str, dtype: str) -> float | None:
 
 
 class Arithmetic(NamedTuple):
-    """What decides how many operations one token of a model takes."""
+    """The sizes of a model that decide how many operations one of its tokens takes."""
 
     linear: int  # weights of linear layers that each token passes, the head not among them
     trained: int  # of these, those that get a gradient
@@ -49,7 +49,7 @@ class Arithmetic(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """What a train step computes of each token."""
+    """How often a train step passes each token through a model."""
 
     trained: int = 1  # forward and backward
     only_forward: int = 0  # proximal and reference logprobs
@@ -61,7 +61,7 @@ ONCE = Passes()
 def train_flops(
     model: Arithmetic, *, tokens: int, sampled: int, squares: int, passes: Passes = ONCE
 ) -> float:
-    """Of a batch with so many tokens, of which so many were sampled; `squares`: sum of its squared lengths.
+    """Operations of a batch, by its tokens and sampled tokens; `squares`: sum of its squared lengths.
 
     Forward: 2 per weight and token, and 2 * length ** 2 / 2 for each of the two products of attention.
     Backward: the same for the gradients of inputs, 2 per trained weight and token for those of weights, and

@@ -1,8 +1,8 @@
-"""Messages to bytes and back: positional msgpack with a closed schema.
+"""Encodes messages as bytes, and decodes them: positional msgpack with a closed schema.
 
 Invariants: no maps, no extension types, no pickles; an unknown tag, a wrong type, a missing or surplus field,
-a number out of range or trailing bytes raise RemoteError and nothing else. In a journal alone, fields at the
-end of a message may be missing, as an older release has not written them. Frame 1 of a packet is `[tag,
+a number out of range or trailing bytes raise RemoteError and nothing else. Only in a journal, fields at the
+end of a message may be missing: an older release did not write them. Frame 1 of a packet is `[tag,
 protocol, sequence, ack, fields]`; raw buffers follow and are checked against the message's counts.
 """
 
@@ -21,7 +21,7 @@ from protocol.messages import KINDS, MAX_ARRAY, PROTOCOL_VERSION, Generated, Mes
 from protocol.wire.fields import FieldTypes, MalformedFields, NoFields
 
 MAX_HEADER_BYTES = 16 << 20
-MOST_LOGPROB = 1e-3  # float32 arithmetic may round a certain token's above 0
+MOST_LOGPROB = 1e-3  # float32 arithmetic may round the logprob of a certain token to above 0
 _LEAST, _MOST = np.minimum.reduce, np.maximum.reduce  # of many small frames: no method between
 _NUMBER = Annotated[int, msgspec.Meta(ge=0)]
 _HEADER = msgspec.msgpack.Decoder(tuple[_NUMBER, _NUMBER, _NUMBER, _NUMBER, msgspec.Raw])
@@ -38,7 +38,7 @@ class Packet(NamedTuple):
 
 @cache
 def _field_types(kind: type[Message], count: int | None = None) -> FieldTypes:
-    """Of its first `count` fields, or of all."""
+    """The types of the first `count` fields of a class, or of all."""
     hints = get_type_hints(kind, include_extras=True)
     return FieldTypes([hints[name] for name in _names(kind)[:count]])
 
@@ -70,7 +70,7 @@ def from_fields(tag: int, values: object) -> Message:
 
 
 def read_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
-    """As `from_fields`, of fields that are packed. Raises: RemoteError."""
+    """As `from_fields`, for fields that are packed. Raises: RemoteError."""
     kind, types = _kind(tag)
     try:
         found = types.decode(data)
@@ -80,7 +80,7 @@ def read_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
 
 
 def read_kept_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
-    """As `read_fields`, of a message that a journal kept. Raises: RemoteError.
+    """As `read_fields`, for a message that a journal kept. Raises: RemoteError.
 
     An older release may have written it: fields at its end that are missing have their defaults.
     """
@@ -99,7 +99,7 @@ def read_kept_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
 
 
 def _older(kind: type[Message], data: bytes | msgspec.Raw) -> FieldTypes | None:
-    """The types of as many fields as there are, if all others have defaults; None if not."""
+    """The types of the fields that are there, if all others have defaults; None if not."""
     count = len(msgspec.msgpack.decode(data, type=list[msgspec.Raw]))
     assert is_dataclass(kind), "every message is one"
     needed = sum(field.default is MISSING for field in fields(kind))
@@ -136,7 +136,7 @@ def pack(value: object) -> bytes:
 
 
 def _plain_number(value: object) -> object:
-    """What is a number by inheritance, as numpy's float64, as one."""
+    """Convert a subclass of a number, such as numpy's float64, to the plain number."""
     if isinstance(value, float):
         return float(value)
     raise TypeError(f"{type(value).__name__} does not travel: expected numbers, text, bytes and tuples.")
@@ -145,7 +145,7 @@ def _plain_number(value: object) -> object:
 _ENCODE = msgspec.msgpack.Encoder(enc_hook=_plain_number).encode
 
 
-def unpack(data: bytes) -> Any:  # of whatever a peer has packed: the caller looks
+def unpack(data: bytes) -> Any:  # anything that a peer may pack: the caller checks it
     """Plain values out of msgpack, arrays as tuples. Raises: RemoteError."""
     try:
         return msgpack.unpackb(

@@ -23,7 +23,7 @@ from protocol.wire.sockets import LINKED, Conversation, DrainedSocket, Frames
 
 
 class Connection(DrainedSocket):
-    """A worker's end: one DEALER under a random routing id, so that a restarted process is another peer.
+    """A worker's end: one DEALER with a random routing id, so that a restarted process is a new peer.
 
     `on_message(message, frames)` gets every message that is new and in order, beats included;
     `on_fault(reason)` says that the controller broke the protocol; `on_refusal(what)` that a handshake
@@ -40,11 +40,11 @@ class Connection(DrainedSocket):
         key: WorkerKey | None = None,
         resend_s: float = 60.0,
     ) -> None:
-        """Connects, in the background. Raises: ConfigError if the endpoint is malformed."""
+        """Connect, in the background. Raises: ConfigError if the endpoint is malformed."""
         super().__init__(zmq.DEALER, endpoint, limits=TO_WORKER_LIMITS)
         self._on_message = on_message
         self._on_fault, self._on_refusal = on_fault, on_refusal
-        self._links = 0  # that have come about
+        self._links = 0  # connections made so far
         self._conversation = Conversation(self._transmit, resend_s=resend_s)
         self.routing_id = b"\x01" + os.urandom(15)  # libzmq reserves a leading zero
         self._socket.setsockopt(zmq.ROUTING_ID, self.routing_id)
@@ -64,9 +64,9 @@ class Connection(DrainedSocket):
             ) from None
 
     def send(self, message: Message, frames: Frames = ()) -> None:
-        """Send in order, now or as soon as the controller takes it.
+        """Send in order, now or as soon as the controller takes the message.
 
-        Raises: LocalError if a frame is larger than the controller accepts, or too much waits for it.
+        Raises: LocalError if a frame is larger than the controller accepts, or too many messages wait.
         """
         check_sizes(message, frames, MAX_FRAME_FROM_WORKER)
         self._conversation.send(message, frames)
@@ -74,7 +74,7 @@ class Connection(DrainedSocket):
         self.kick()
 
     def unacknowledged(self) -> list[tuple[Message, Frames]]:
-        """What was sent, in order, that the controller has not acknowledged."""
+        """The messages, in order, that were sent and that the controller has not acknowledged."""
         return [(packet.message, packet.frames) for packet in self._conversation.session.resend()]
 
     def _hear_news(self, what: int) -> None:

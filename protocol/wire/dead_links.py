@@ -1,9 +1,9 @@
-"""How a TCP link that carries nothing any more is noticed, and a slow one is not taken for it.
+"""Socket options by which dead TCP links are detected, and slow ones are not taken for dead.
 
-The kernel watches, which counts bytes: a link on which the other host has confirmed nothing for SILENCE_MS is
-ended, and an idle one is asked once a second. ZeroMQ's own heartbeats are off. They count whole frames: under
-one that is longer on its way than they are patient they end the link, it is sent anew, and never arrives. And
-libzmq aborts the process when one is due on a link that has ended while its queue is full (its issue 4364).
+The kernel detects them, as it counts bytes: it ends a link on which the other host has confirmed nothing for
+SILENCE_MS, and probes an idle one once a second. ZeroMQ's own heartbeats are off. They count whole frames: a
+frame that takes longer than their time limit makes them end the link, is sent anew, and never arrives. And
+libzmq aborts the process when a heartbeat is due on a link that ended with a full queue (its issue 4364).
 """
 
 import zmq

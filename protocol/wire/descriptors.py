@@ -1,7 +1,7 @@
-"""File descriptors: how many this process may have open, and how to tell that they are spent.
+"""File descriptors: how many this process may have open, and how to tell that none are left.
 
-The soft limit, 1,024 almost everywhere, is for programs that use `select`; none of ours does. So every
-process of ours begins by raising it to the hard one, and its children inherit that.
+The soft limit, 1,024 almost everywhere, protects programs that use `select`; ours do not. So each of our
+processes begins by raising it to the hard limit, and its children inherit that.
 """
 
 import errno
@@ -9,13 +9,13 @@ import resource
 from pathlib import Path
 from typing import NamedTuple
 
-NR_OPEN = Path("/proc/sys/fs/nr_open")  # what "unlimited" comes to
+NR_OPEN = Path("/proc/sys/fs/nr_open")  # the number that "unlimited" stands for
 OWN = 64  # of a controller at work: 32 were seen, and for a moment 6 more per worker that it starts
-RETRY_S = 0.5  # between two tries while they are spent
+RETRY_S = 0.5  # between two tries while no descriptors are left
 
 
 class DescriptorLimit(NamedTuple):
-    """What this process may have open."""
+    """How many descriptors this process may have open."""
 
     now: int
     before: int  # it was raised
@@ -38,7 +38,7 @@ class DescriptorLimit(NamedTuple):
 
 
 def limit() -> DescriptorLimit:
-    """What `raise_limit` would come to, without doing it."""
+    """The limit that `raise_limit` would set, without setting it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         try:
@@ -49,7 +49,7 @@ def limit() -> DescriptorLimit:
 
 
 def raise_limit() -> DescriptorLimit:
-    """Raise the soft limit to the hard one; what this process may have open from now on."""
+    """Raise the soft limit to the hard one; returns the new limit."""
     wanted = limit()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -60,5 +60,5 @@ def raise_limit() -> DescriptorLimit:
 
 
 def are_spent(error: OSError) -> bool:
-    """Whether it failed for want of descriptors, of this process or of the machine: later it may not."""
+    """Whether an error means that process or machine have no descriptors left: a later try may succeed."""
     return error.errno in (errno.EMFILE, errno.ENFILE)

@@ -1,7 +1,7 @@
-"""Positional fields of known types: out of MessagePack, or out of plain values, strictly checked.
+"""Decodes positional fields of known types, from MessagePack or from plain values, strictly checked.
 
-Invariants: what types cannot say (`finish` in the `extra` of a `Meta`) is asked behind them, in the same
-call; whatever is wrong raises MalformedFields, which names the first field that is.
+Invariants: checks that types cannot express (`finish` in the `extra` of a `Meta`) are made after the
+decoding, in the same call; any error raises MalformedFields, which names the first wrong field.
 """
 
 import re
@@ -31,7 +31,7 @@ _BOUNDS = {
 
 
 class MalformedFields(Exception):
-    """`place`: number of the field that is wrong; None if it is their number. `what`: in words."""
+    """`place`: index of the wrong field; None if the number of fields is wrong. `what`: in words."""
 
     def __init__(self, place: int | None, what: str) -> None:
         super().__init__(what)
@@ -62,7 +62,7 @@ class FieldTypes:
         return self._finished(values)
 
     def convert(self, values: object) -> tuple[Value, ...]:
-        """The same out of plain values, such as `fields_of` gives. Raises: MalformedFields."""
+        """The fields from plain values, such as `fields_of` gives. Raises: MalformedFields."""
         try:
             found = msgspec.convert(values, self._whole)
         except msgspec.ValidationError as error:
@@ -82,7 +82,7 @@ class FieldTypes:
 
 
 def finisher(hint: Hint) -> Finish | None:
-    """What has to be asked of a value of this type beyond the type; None: nothing."""
+    """The check of a value of this type that goes beyond the type; None: there is none."""
     if get_origin(hint) is Annotated:
         base, *metas = get_args(hint)
         extras = [meta.extra["finish"] for meta in metas if isinstance(meta, msgspec.Meta) and meta.extra]

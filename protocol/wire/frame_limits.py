@@ -1,6 +1,6 @@
-"""How large a frame may be, and how many are read of a message, by who sends it.
+"""Limits, by sender: how large a frame may be, and how many frames of a message are read.
 
-Neither bounds the sum of a message: libzmq takes it in whole before the first frame can be read.
+They do not bound a whole message: libzmq receives all of it before the first frame can be read.
 """
 
 from protocol.errors import LocalError
@@ -15,7 +15,7 @@ TO_WORKER_LIMITS = FrameLimits(MAX_FRAME_TO_WORKER, 1 << 20)
 
 
 def check_sizes(message: Message, frames: Frames, limit: int) -> None:
-    """Raises: LocalError if the other side would not accept one of these frames."""
+    """Check frames before they are sent. Raises: LocalError if the other side would refuse one of them."""
     for frame in frames:
         if len(frame) > limit:
             raise LocalError(

@@ -1,10 +1,9 @@
-"""The keys that a folder admits, as it stands now.
+"""The keys that a folder admits at this moment.
 
 Invariants:
-- A file that was taken out counts no more from the next look on.
-- A file system that fails for a moment revokes nobody: whom the folder admitted stays admitted while it
-  cannot be read, for UNREAD_S, or AWAY_S where it is not there at all. Nobody is admitted longer than that on
-  what cannot be looked at.
+- The key in a file that was removed is no longer admitted from the next look on.
+- A file system that fails for a moment revokes no key: while the folder cannot be read, its keys stay
+  admitted for UNREAD_S, or for AWAY_S if the folder is not there at all, and no longer.
 """
 
 import os
@@ -19,10 +18,10 @@ from protocol.messages import Role
 from protocol.settings import Section
 
 ROLES: tuple[Role, ...] = get_args(Role)
-RACY_NS = 2_000_000_000  # a folder whose change was seen this shortly ago may change again unseen
+RACY_NS = 2_000_000_000  # a folder that changed this recently may change again with the same time of change
 CLOCKS_NS = 3_600_000_000_000  # by which a file server's clock and ours may differ
-UNREAD_S = 300  # what cannot be read counts as taken out from then on
-AWAY_S = 10  # so does a folder that is not there: more than a file server takes to show it again
+UNREAD_S = 300  # a file that cannot be read for so long counts as removed
+AWAY_S = 10  # so does a folder that is missing; a file server shows it again sooner
 RESERVED = re.compile(r"local|server|trainer|(rollout|reward|agent)-\d+")  # names of the run's own processes
 Key = Annotated[str, Field(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]  # 32 bytes as Z85
 
@@ -36,7 +35,7 @@ class Grant(Section):
 
 
 class _Failure(NamedTuple):
-    """Looks that have failed one after the other."""
+    """Looks at the folder that failed one after the other."""
 
     since_ns: int
     away_ns: int | None  # since when the folder is not there
@@ -66,7 +65,7 @@ class GrantFolder:
         return self._by_key.get(public)
 
     def refresh(self) -> bool:
-        """Look at the folder; whether it may admit others than before."""
+        """Look at the folder; returns whether it may admit other keys than before."""
         now_ns = time.monotonic_ns()
         try:
             if not self._may_have_changed(self._folder.stat().st_mtime_ns, now_ns):
@@ -96,12 +95,12 @@ class GrantFolder:
         return True
 
     def _read(self, name: str, unread_ns: int, now_ns: int) -> Grant | None:
-        """What a file grants; where it cannot be read, what it granted before."""
+        """What a file grants; if it cannot be read, what it granted before."""
         try:
             grant = Grant.model_validate_json((self._folder / name).read_bytes())
         except ValidationError:  # half written
             return None
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # taken out since, or no file
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # removed since, or no file
             return None
         except OSError as error:
             self._changed_ns = 0  # the next look reads again
@@ -111,7 +110,7 @@ class GrantFolder:
         return grant if f"{grant.name}.json" == name and not RESERVED.fullmatch(grant.name) else None
 
     def _fail(self, error: OSError, now_ns: int) -> bool:
-        """The folder cannot be looked at: after a while it admits nobody any more."""
+        """Note that the folder cannot be read: after a while it admits no key any more."""
         self._changed_ns = 0  # when it can be, it is read whatever its time says
         since_ns, away_ns = self._failure or _Failure(now_ns, None)
         is_away = isinstance(error, FileNotFoundError | NotADirectoryError)

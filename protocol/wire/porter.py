@@ -1,10 +1,10 @@
-"""How many connections may wait at a listening socket without having shown who they are.
+"""Bounds how many connections may wait at a listening socket before they have shown a key.
 
-Invariants: a connection waits from its acceptance to its first message, its end, or the moment at which
-libzmq ends a handshake that has not come to its end; of one address (one network of 64 bits for IPv6) at most
-`most_of_one` wait, and in all `most`; beyond that the oldest makes room for the newest. So an honest worker,
-whose handshake takes milliseconds, gets in however many idle connections are held open beside it, and they
-never take the descriptors that the run needs.
+Invariants: a connection waits from its acceptance to its first message, its end, or the time limit of libzmq
+for a handshake; at most `most_of_one` connections from one address (one /64 network for IPv6) wait, and at
+most `most` in all; beyond that, the oldest is closed for the newest. So an honest worker, whose handshake
+takes milliseconds, gets in however many idle connections are held open beside it, and they never take the
+descriptors that the run needs.
 """
 
 import ipaddress
@@ -18,8 +18,8 @@ import zmq
 ACCEPTED, CLOSED = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_DISCONNECTED)
 NOBLOCK = int(zmq.NOBLOCK)
 EVENT = struct.Struct("=HI")  # libzmq's: what happened, and a value
-HANDSHAKE_S = 5.0  # then libzmq closes a connection that has not come through
-SURE_S = HANDSHAKE_S + 1.0  # who is there after so long has come through
+HANDSHAKE_S = 5.0  # then libzmq closes a connection whose handshake is not complete
+SURE_S = HANDSHAKE_S + 1.0  # a connection that is open after so long has completed it
 
 
 class Porter:
@@ -37,7 +37,7 @@ class Porter:
         return len(self._waiting)
 
     def hear(self, what: int, descriptor: int, now: float) -> bool:
-        """Take the news of ACCEPTED or CLOSED; whether one was ended to make room for this one."""
+        """Take an event ACCEPTED or CLOSED; returns whether a connection was closed to make room."""
         if what == CLOSED:
             self.gone(descriptor)
             return False
@@ -48,7 +48,7 @@ class Porter:
         return oldest is not None
 
     def come(self, descriptor: int, address: str, now: float) -> int | None:
-        """A connection was accepted; the one that makes room for it, if one must."""
+        """Note an accepted connection; returns the one that has to be closed for it, if any."""
         self.gone(descriptor)
         while self._waiting and now - next(iter(self._waiting.values()))[1] > SURE_S:
             self.gone(next(iter(self._waiting)))
@@ -66,7 +66,7 @@ class Porter:
         return oldest
 
     def gone(self, descriptor: int) -> None:
-        """It waits no more: it has spoken, or is closed."""
+        """Note that a connection no longer waits: it has sent a message, or is closed."""
         group, _ = self._waiting.pop(descriptor, ("", 0.0))
         if group:
             of_one = self._of[group]
@@ -75,9 +75,9 @@ class Porter:
                 del self._of[group]
 
     def _ask(self, descriptor: int, question: Callable[[socket.socket], str | None]) -> str | None:
-        """The answer of a connection that another thread may have closed.
+        """Query a connection that another thread may have closed.
 
-        Then the number may be of another file by now, or of none.
+        Its descriptor may belong to another file by now, or to none.
         """
         try:
             end = socket.socket(self._family, socket.SOCK_STREAM, 0, fileno=descriptor)
@@ -96,7 +96,7 @@ class Porter:
 
 
 def next_event(monitor: zmq.Socket[bytes]) -> tuple[int, int] | None:
-    """What happened next at a socket, and of ACCEPTED and CLOSED the descriptor; None if nothing did."""
+    """The next event of a socket, with the descriptor for ACCEPTED and CLOSED; None if there is none."""
     try:
         what, value = EVENT.unpack(monitor.recv_multipart(NOBLOCK)[0])
     except zmq.Again:

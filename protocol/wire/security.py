@@ -1,11 +1,11 @@
-"""Keys: who may attach and as what, and the authenticator that asks before a byte reaches the application.
+"""Keys: which workers may attach in which roles, and the authenticator that checks keys before any message.
 
 Invariants:
 - A secret lies only in files that their owner alone can read; the controller keeps no worker's secret.
-- A connection is admitted by its key, as the folder of keys stands at that moment; a name or a role that
-  is only claimed counts for nothing.
-- Nobody is admitted while the authenticator does not answer: libzmq lets everybody in unless
-  ZAP_ENFORCE_DOMAIN is set. Whatever goes wrong inside it is a refusal.
+- A connection is admitted by its key, if it is in the folder of keys at that moment; a name or a role that a
+  worker merely claims does not count.
+- No connection is admitted while the authenticator does not answer: ZAP_ENFORCE_DOMAIN is set, without which
+  libzmq would admit all. An error inside the authenticator is a refusal.
 
 A folder of keys: `server.key` (secret), `workers/NAME.json` (public half of each key that is admitted, and
 its roles; deleting it revokes it), `NAME.key` (what the worker's machine needs, to be taken there).
@@ -29,28 +29,28 @@ from protocol.settings import Section
 from protocol.wire.grants import RESERVED, ROLES, Grant, GrantFolder, Key
 
 DOMAIN = b"staleflow"
-CHANNEL_ROLES: tuple[Role, ...] = ("rollout", "trainer")  # who pulls policy versions, or publishes them
+CHANNEL_ROLES: tuple[Role, ...] = ("rollout", "trainer")  # roles that pull or publish policy versions
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Socket = zmq.Socket[Any]  # a plain one, or one of asyncio
 FileKind = TypeVar("FileKind", bound=Section)
 
 
 class ServerKey(Section):
-    """The controller's own pair."""
+    """The key pair of the controller."""
 
     public: Key
     secret: Key
 
 
 class WorkerKey(Grant):
-    """One end's own pair, and the key by which it knows the server."""
+    """The key pair of one worker, and the public key by which it recognizes the server."""
 
     secret: Key
     server: Key
 
 
 def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] = ()) -> Path | None:
-    """Make the folder and the server's pair if they are not there, and a worker's key if it is named.
+    """Make the folder and the server's key pair if they are missing, and a worker's key if one is named.
 
     Returns the worker's key file. Raises: ConfigError if the name is unfit or taken, or the folder refuses.
     """
@@ -70,7 +70,7 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
 
 
 def _make_worker_key(directory: Path, name: str, roles: tuple[Role, ...]) -> Path:
-    """Both its files or none. Raises: ConfigError if the name is taken; OSError."""
+    """Write both files of a worker's key, or none. Raises: ConfigError if the name is taken; OSError."""
     path, grant_path = directory / f"{name}.key", directory / "workers" / f"{name}.json"
     if taken := [there for there in (grant_path, path) if there.exists()]:
         raise ConfigError(
@@ -84,13 +84,13 @@ def _make_worker_key(directory: Path, name: str, roles: tuple[Role, ...]) -> Pat
     try:
         _write_new(grant_path, grant)
     except BaseException:
-        path.unlink()  # one that is not admitted would only look as if it were
+        path.unlink()  # it is not admitted, and must not look as if it were
         raise
     return path
 
 
 def _make_folders(directory: Path) -> None:
-    """Make them for their owner only, or have them be. Raises: ConfigError if they cannot be; OSError."""
+    """Make the folders, for their owner only, if they are missing. Raises: ConfigError; OSError."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     is_wide = directory.stat().st_mode & 0o077
@@ -110,8 +110,8 @@ def _make_folders(directory: Path) -> None:
 def _trespass(directory: Path) -> str | None:
     """Why another user could admit a key here; None if nobody but the owner and root can.
 
-    A folder with the sticky bit may be everybody's, as that of a mounted Kubernetes secret is: what lies in
-    it is safe. Raises: OSError.
+    A folder with the sticky bit may be writable for all, like that of a mounted Kubernetes secret: its
+    files are safe. Raises: OSError.
     """
     above, workers, key = directory.resolve().parent, directory / "workers", directory / "server.key"
     for folder, writers in ((above, 0o002), (directory, 0o022), (workers, 0o022)):
@@ -138,7 +138,7 @@ def _trespass(directory: Path) -> str | None:
 
 
 def revoke(directory: Path, name: str) -> None:
-    """Admit this key no more; a controller that is alive notices by itself. Raises: ConfigError."""
+    """Revoke this key; a running controller notices it by itself. Raises: ConfigError."""
     if not ((directory / "workers").is_dir() or (directory / "server.key").exists()):
         what = "holds no keys" if directory.is_dir() else "is not there"
         raise ConfigError(
@@ -172,14 +172,14 @@ def load_worker_key(path: str | Path) -> WorkerKey:
 
 
 def secure_client(socket: Socket, key: WorkerKey) -> None:
-    """Encrypt what this socket connects to from now on, talk to the server of this key only."""
+    """Have this socket encrypt its future connections, and talk only to the server with this key."""
     socket.setsockopt(zmq.CURVE_SERVERKEY, key.server.encode())
     socket.setsockopt(zmq.CURVE_PUBLICKEY, key.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, key.secret.encode())
 
 
 def secure_server(socket: Socket, secret: str) -> None:
-    """Admit to what this socket binds from now on only whom the context's CurveAuthenticator admits."""
+    """Have this socket admit, where it binds from now on, only keys that the CurveAuthenticator admits."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
@@ -220,12 +220,12 @@ class Keyring:
         return self.folder.get(public)
 
     def refresh(self) -> bool:
-        """Look at the folder again; whether it may admit others than before."""
+        """Look at the folder again; returns whether it may admit other keys than before."""
         return self.folder.refresh()
 
 
 class CurveAuthenticator:
-    """Answers libzmq, for the sockets of one context, whether a key is admitted (ZAP, ZeroMQ RFC 27).
+    """Tells libzmq, for the sockets of one context, whether a key is admitted (ZAP, ZeroMQ RFC 27).
 
     A connection that is admitted carries its public key as the `User-Id` of every frame.
     """
@@ -237,7 +237,7 @@ class CurveAuthenticator:
         admits: Callable[[str], bool],
         on_refusal: Callable[[str], None],
     ) -> None:
-        """Opens before the secured socket is bound, or nobody is admitted."""
+        """Open; do so before the secured socket is bound, or no connection is admitted."""
         self._admits, self._on_refusal = admits, on_refusal
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -245,24 +245,24 @@ class CurveAuthenticator:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Answer in the running loop; until then whoever knocks waits."""
+        """Answer in the running loop; connections wait until then."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self.answer_all)
         self._loop.call_soon(self.answer_all)
 
     def close(self) -> None:
-        """Admit nobody any more."""
+        """Close; no connection is admitted any more."""
         if self._loop is not None and not self._socket.closed:
             self._loop.remove_reader(self._socket.fileno())
         self._socket.close(0)
 
     @property
     def socket(self) -> Socket:
-        """For an owner without a loop: call `answer_all` when it can be read."""
+        """The socket, for an owner without a loop, who calls `answer_all` when it can be read."""
         return self._socket
 
     def answer_all(self) -> None:
-        """Answer whoever knocks."""
+        """Answer all connections that wait."""
         while not self._socket.closed:
             try:
                 request = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -293,7 +293,7 @@ def _pair() -> tuple[str, str]:
 
 
 def _write_new(path: Path, content: Section) -> None:
-    """A file that was not there, complete and for its owner only."""
+    """Write a file that must not exist yet, complete and for its owner only."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -305,7 +305,7 @@ def _write_new(path: Path, content: Section) -> None:
 
 
 def write_local_key(path: Path, key: WorkerKey) -> None:
-    """Leave the run's own key where its local workers find it, in the place of the last life's."""
+    """Write the run's own key where local workers find it, in place of the last controller's."""
     path.unlink(missing_ok=True)
     _write_new(path, key)
 

@@ -2,10 +2,10 @@
 
 Invariants:
 - Every message of a session reaches the other side's callback once, in order, over any reconnections.
-- Nothing that a peer sends raises here: it is reported to `on_fault`, that peer is dropped, the others go on;
-  what never attached does not even get that far: it is told to `on_refusal`, once for each kind.
-- With keys, a peer is its key: its role and name are those of the key, and its words come over connections
-  that have shown it.
+- Nothing that a peer sends raises here: it is reported to `on_fault`, that peer is dropped, the others go on.
+  Faults of connections that never attached are reported to `on_refusal` instead, not each one of a kind.
+- With keys, a peer is identified by its key: it has the role and name of the key, and its messages count only
+  from connections that have shown the key.
 - The newest connection of a peer takes over from those before: libzmq would ignore one that comes while
   messages of the one before wait to be read. Nobody else can make one: its routing id is 120 random bits,
   which only it and the controller know.
@@ -50,8 +50,8 @@ from protocol.wire.security import CurveAuthenticator, Grant, Keyring, secure_se
 from protocol.wire.session import Session
 from protocol.wire.sockets import PAUSE_S, REFUSED, Conversation, DrainedSocket, Frames
 
-GONE_PEERS = 4096  # dead conversations remembered, to tell late speakers that they are over
-REVIEW_S = 1.0  # between two looks at the folder of keys, for those that were revoked
+GONE_PEERS = 4096  # ended conversations remembered, to tell peers that still send that theirs has ended
+REVIEW_S = 1.0  # between two looks at the folder of keys for revoked ones
 NO_KEY = "a connection that has shown no key: a worker without, with another controller's, or none at all."
 CROWD = "more connections without a key than may wait at once: the oldest makes room for the next."
 REFUSALS = 1024  # kinds of refusal remembered, to say each only once
@@ -83,8 +83,8 @@ class Server(DrainedSocket):
 
     `on_message(peer, message, frames)` gets every message that is new and in order, beats included, first of
     each peer its Attach; `on_fault(peer, reason)` says that a peer broke the protocol or stopped reading and
-    was dropped; `on_drained()` is called after the last of either, once per drain. `on_refusal(text)` hears
-    of who did not get in, at the 1st, 10th, 100th... time of each kind. Callbacks must not raise.
+    was dropped; `on_drained()` is called after the last of either, once per drain. `on_refusal(text)` is
+    called for refused connections, at the 1st, 10th, 100th... of each kind. Callbacks must not raise.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Server(DrainedSocket):
         strangers: int = 1024,
         resend_s: float = 60.0,
     ) -> None:
-        """Bind, with room for so many `strangers`. Raises: ConfigError if it cannot be, or must not be."""
+        """Bind, with room for so many `strangers`. Raises: ConfigError if that fails, or is not safe."""
         check_endpoint(endpoint, has_keys=keys is not None)
         super().__init__(zmq.ROUTER, endpoint, limits=FROM_WORKER_LIMITS)
         self._pause_s = PAUSE_S
@@ -117,7 +117,7 @@ class Server(DrainedSocket):
         self._review_timer: asyncio.TimerHandle | None = None
         self._reviewed = 0  # reads of the folder of keys, as of the last look at the sessions
         self._faults: list[tuple[PeerId, str]] = []
-        self._answers: dict[bytes, None] = {}  # peers whose beat waits for one in return
+        self._answers: dict[bytes, None] = {}  # peers whose beat has not been answered yet
         self._has_news = False
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a full or absent peer fails
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # else a new link may never be heard (see above)
@@ -177,8 +177,8 @@ class Server(DrainedSocket):
     def forget(self, peer: PeerId) -> None:
         """End the conversation with a peer.
 
-        Whatever the peer still says is answered by what it was closed with; one that was only silent for too
-        long may attach again.
+        Whatever the peer still sends is answered with the message that closed it; a peer that was only silent
+        for too long may attach again.
         """
         found = self._peers.get(bytes.fromhex(peer))
         if found is not None:
@@ -232,13 +232,13 @@ class Server(DrainedSocket):
             self._watch(peer)
 
     def _admit(self, routing_id: bytes, packet: Packet) -> tuple[_Peer | None, Packet]:
-        """The new peer, if its first word is Attach, or an operator's, and its key allows what it says."""
+        """Admit a new peer, if its first message is Attach or an operator's, and its key allows that."""
         attach = packet.message
         if isinstance(attach, DrainWorker | Control):
             if self._keys is not None and self._user != self._keys.local.public:
                 raise RemoteError("Only whoever may read the run directory may give orders; name that.")
             return self._make_peer(routing_id, None), packet
-        if not isinstance(attach, Attach):  # it belongs to an earlier life of the controller
+        if not isinstance(attach, Attach):  # it attached to a controller before this one
             self._remember(routing_id, Reattach())
             self._say_goodbye(routing_id)
             return None, packet
@@ -267,7 +267,7 @@ class Server(DrainedSocket):
         return self._keys.grant(public) is not None
 
     def _review(self) -> None:
-        """Drop the peers whose keys were revoked, from time to time."""
+        """Drop the peers whose keys were revoked; runs every REVIEW_S."""
         assert self._keys is not None
         assert self._loop is not None
         self._review_timer = self._loop.call_later(REVIEW_S, self._review)  # also if this look fails
@@ -284,7 +284,7 @@ class Server(DrainedSocket):
                     self.kick()
 
     def _refuse(self, what: str, example: str = "") -> None:
-        """Say so at the 1st, 10th, 100th... time of its kind."""
+        """Report a refusal, if it is the 1st, 10th, 100th... of its kind."""
         count = self._refusals.pop(what, 0) + 1
         self._refusals[what] = count
         if len(self._refusals) > REFUSALS:
@@ -294,7 +294,7 @@ class Server(DrainedSocket):
             self._on_refusal(plain_line(f"Refused at {self.endpoint}{times}: {what}{example}"))
 
     def _refuse_handshake(self, what: int) -> None:
-        if what != REFUSED and self._keys is not None:  # the authenticator has said that already
+        if what != REFUSED and self._keys is not None:  # the authenticator has reported that already
             self._refuse(NO_KEY)
 
     def _drop(self, routing_id: bytes, reason: str) -> None:
@@ -316,7 +316,7 @@ class Server(DrainedSocket):
         self._remember(routing_id, peer.farewell, ack=peer.session.received)
 
     def _remember(self, routing_id: bytes, farewell: Close | Reattach, *, ack: int = 0) -> None:
-        """Outside the order (sequence 0): the session that would number it is gone."""
+        """Keep the last message to a peer; its sequence is 0, as the session that would number it is gone."""
         self._gone[routing_id] = Packet(0, ack, farewell, ())
         if len(self._gone) > GONE_PEERS:
             self._gone.popitem(last=False)
@@ -342,7 +342,7 @@ class Server(DrainedSocket):
 
 
 def _name_by_key(grant: Grant, claimed: str) -> str:
-    """The name of a worker is its key's; what it calls itself tells apart those that share the key."""
+    """Name a worker after its key; the name that it gives tells apart workers with the same key."""
     if grant.name in ("local", claimed):
         return claimed
     return f"{grant.name}/{claimed}"[:200]

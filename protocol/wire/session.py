@@ -1,8 +1,8 @@
-"""One ordered, acknowledged conversation with a peer, as pure state: go-back-N over an unreliable datagram.
+"""One ordered, acknowledged conversation with a peer, as pure state: go-back-N over unreliable datagrams.
 
 Invariants: what `receive` lets through is exactly what the other side sent, once each and in order, whatever
-was duplicated, reordered or lost between; a message is kept until the peer has acknowledged it. Sequence 0 is
-outside the order: it carries only an acknowledgement (Beat, Relinked).
+was duplicated, reordered or lost on the way; a message is kept until the peer has acknowledged it. Sequence 0
+is outside the order: it carries only an acknowledgement (Beat, Relinked).
 """
 
 from collections import deque
@@ -33,11 +33,11 @@ class Session:
         return self._received
 
     def send(self, message: Message, frames: tuple[bytes, ...] = ()) -> Packet:
-        """The packet to put on the wire now. Raises: LocalError if the peer lets too much pile up."""
+        """The packet to put on the wire now. Raises: LocalError if too much is unacknowledged."""
         if isinstance(message, Beat | Relinked):
             return Packet(0, self._received, message, frames)
         packet = Packet(self._next, self._received, message, frames)
-        if self._unacked_bytes >= self._max_unacked_bytes:  # this one may be as large as it is
+        if self._unacked_bytes >= self._max_unacked_bytes:  # the size of the new message does not matter
             raise LocalError(
                 f"{self._unacked_bytes} bytes wait for an acknowledgement; expected less than "
                 f"{self._max_unacked_bytes}. The peer has stopped reading: treat it as lost."
@@ -48,9 +48,9 @@ class Session:
         return packet
 
     def receive(self, packet: Packet) -> bool:
-        """Whether the message is new and next in order, hence to be acted on.
+        """Returns whether the message is new and next in order, so that the caller must act on it.
 
-        Its acknowledgement is taken in any case.
+        The acknowledgement in the packet is taken in any case.
         """
         while self._unacked and self._unacked[0].sequence <= packet.ack:
             self._unacked_bytes -= sum(map(len, self._unacked.popleft().frames))
@@ -62,7 +62,7 @@ class Session:
         return True
 
     def resend(self) -> list[Packet]:
-        """Everything unacknowledged, with the newest acknowledgement.
+        """All packets that are unacknowledged, with the newest acknowledgement.
 
         For a link that was cut or stays silent.
         """

@@ -1,12 +1,13 @@
-"""A ZeroMQ socket drained from the event loop's own reader callback, and the conversations that go over it.
+"""A ZeroMQ socket that a reader callback of the event loop drains, and the conversations over it.
 
 Invariants:
 - Only the drain receives, a bounded number of messages at a time.
-- A socket that hears much is drained once per PAUSE_S or two, so that its owner takes many messages at once;
-  one that hears little has no pauses. What waits meanwhile waits in libzmq, unacknowledged.
-- libzmq's descriptor signals a mailbox that sends read as well: each send outside the drain is followed by
-  `kick`, or the socket falls silent for good (10 of 30 stress runs without it, none with it).
-- What a full or absent peer does not take stays in its session, bounded in bytes and in messages.
+- A busy socket is drained once per PAUSE_S or two, so that its owner takes many messages at once; a quiet one
+  is drained without pauses. Messages wait in libzmq meanwhile, unacknowledged.
+- libzmq's descriptor signals a mailbox that a send reads, too, so a send can take the signal of a received
+  message: each send outside the drain is followed by `kick`, or the socket falls silent for good (in 10 of 30
+  stress runs without it, in none with it).
+- Messages that a full or absent peer does not take stay in its session, bounded in bytes and in number.
 
 Measured: one echoed message costs 1.2 to 1.9 us of loop CPU this way, 17 to 19 through zmq.asyncio.
 """
@@ -35,13 +36,13 @@ POLLIN = int(zmq.POLLIN)
 EVENTS = int(zmq.EVENTS)
 DRAIN_LIMIT = 256  # messages taken in one callback, so that timers and other sockets get their turn
 PAUSE_S = 0.02  # from one drain to the next, where messages are many
-MOST_PAUSES = 2.0  # as long where they are very many: a turn costs 2 ms beside what it is about
-MANY = 30.0  # messages, each counted half after HALF_S: 200 a second
+MOST_PAUSES = 2.0  # times PAUSE_S where messages are very many: each turn has 2 ms of fixed cost
+MANY = 30.0  # messages, whose weight halves in HALF_S: 200 a second
 HALF_S = 0.1
-RETRY_S = 0.01  # between two tries to hand a full or absent peer what waits for it
+RETRY_S = 0.01  # between two tries to send to a full or absent peer
 COPY_BYTES = 65_536  # from here on libzmq refers to the buffer instead of copying it
 MAX_UNACKED = 65_536  # messages that may wait for one peer's acknowledgement
-DRAIN_EVENTS = 1024  # news of connections read in one callback
+DRAIN_EVENTS = 1024  # events of connections read in one callback
 SRCFD = int(zmq.SRCFD)
 REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 GARBLED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # no ZeroMQ, other security, or the wrong server key
@@ -50,19 +51,19 @@ BROKEN = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # closed half way by the oth
 
 
 class FrameLimits(NamedTuple):
-    """What is read of one message."""
+    """How much of one message is read."""
 
     bytes: int  # of one frame; the connection of a longer one is closed
     frames: int
 
 
 class Conversation:
-    """The session with one peer, and what the socket has not taken of it yet.
+    """The session with one peer, and the packets of it that the socket has not taken yet.
 
-    What is unacknowledged is sent again when the link is another one than before, which the worker's end
-    notices and says. It is also sent again to a peer that speaks but acknowledges nothing for `resend_s`,
-    twice as long after each time: on a slow link a long message may be all that is wrong. A silent peer is
-    not resent anything: it may just be busy, and what it was sent may lie in its own buffer.
+    Unacknowledged messages are sent again over a new link, which the worker's end notices and reports. They
+    are also sent again to a peer that sends messages but acknowledges nothing for `resend_s`, a time that
+    doubles with each resend: maybe a long message is only slow. Nothing is sent again to a silent peer: it
+    may just be busy, with the messages in its own buffer.
     """
 
     def __init__(self, transmit: Callable[[list[bytes]], None], *, resend_s: float) -> None:
@@ -74,7 +75,7 @@ class Conversation:
         self._stalled_since: float | None = None
 
     def send(self, message: Message, frames: Frames) -> None:
-        """Raises: LocalError if the peer lets too much pile up."""
+        """Send a message in order. Raises: LocalError if too much is unacknowledged."""
         packet = self.session.send(message, frames)
         if self.session.unacked > MAX_UNACKED:
             raise LocalError(
@@ -82,13 +83,13 @@ class Conversation:
                 f"{MAX_UNACKED}. The peer has stopped reading: treat it as lost."
             )
         if self._is_unreachable or (self.backlog and not packet.sequence):
-            return  # the session keeps it; a beat is worth nothing later
+            return  # the session keeps it; a late beat is useless
         self.backlog.append(packet)
         if len(self.backlog) == 1:
             self.flush()
 
     def flush(self) -> None:
-        """Hand the socket what it takes."""
+        """Give the socket as much of the backlog as it takes."""
         while self.backlog:
             packet = self.backlog[0]
             try:
@@ -106,7 +107,7 @@ class Conversation:
             self.backlog.popleft()
 
     def hear(self, packet: Packet, now: float) -> bool:
-        """Whether the packet's message is new and next in order."""
+        """Take a packet; returns whether its message is new and next in order."""
         before = self.session.unacked
         is_new = self.session.receive(packet)
         if self._is_unreachable or type(packet.message) is Relinked:
@@ -122,7 +123,7 @@ class Conversation:
         return is_new
 
     def relinked(self) -> None:
-        """Say over a new link what was lost with the one before, and that it is new."""
+        """Send over a new link that it is new, and all that the old one may have lost."""
         self._resend()
         self.backlog.append(self.session.send(Relinked()))
         self.flush()
@@ -145,11 +146,11 @@ class DrainedSocket(ABC):
         self._is_scheduled = False
         self._pause_s = 0.0  # between two drains, where messages are many
         self._drained_at = -inf
-        self._heard = 0.0  # messages, the older the less
+        self._heard = 0.0  # messages, weighted by their age
         self._retry: asyncio.TimerHandle | None = None
         self._flushed: asyncio.Event | None = None
         self._carries_users = False  # whether the other side has shown a key
-        self._user = ""  # whose the message being read is: the public key that its connection has shown
+        self._user = ""  # public key that the connection of the message being read has shown
         self._monitor: zmq.Socket[bytes] | None = None
         self._porter: Porter | None = None
         self._blocked: dict[Conversation, None] = {}  # those with a backlog
@@ -174,7 +175,7 @@ class DrainedSocket(ABC):
         self.kick()
 
     def kick(self) -> None:
-        """Look at the socket soon. Needed after every send outside the drain."""
+        """Drain the socket soon. Needed after every send outside the drain."""
         if self._is_scheduled or self._loop is None:
             return
         self._is_scheduled = True
@@ -191,7 +192,7 @@ class DrainedSocket(ABC):
             self._drain()
 
     def close(self, *, linger_ms: int = 0) -> None:
-        """Free the socket; what libzmq has not put on the wire after `linger_ms` is dropped."""
+        """Free the socket; messages that libzmq has not put on the wire after `linger_ms` are dropped."""
         if self._socket.closed:
             return
         if self._retry is not None:
@@ -209,7 +210,7 @@ class DrainedSocket(ABC):
         self._context.term()
 
     async def flush(self, limit_s: float) -> bool:
-        """Whether everything sent was acknowledged within `limit_s`."""
+        """Wait until all messages are acknowledged; returns whether they were within `limit_s`."""
         self._flushed = asyncio.Event()
         self.kick()
         try:
@@ -225,21 +226,20 @@ class DrainedSocket(ABC):
 
     @abstractmethod
     def _take(self, frames: list[bytes], now: float) -> None:
-        """Act on one packet's frames, just read."""
+        """Act on the frames of one packet that was read."""
 
     @abstractmethod
     def _after_drain(self) -> None:
-        """All that waited has been taken."""
+        """Called after each drain."""
 
     def _watch_handshakes(self, on_failed: Callable[[int], None], *, also: int = 0) -> None:
-        """Tell of connections that come to nothing: REFUSED, GARBLED or BROKEN. Before bind or connect."""
+        """Report failed handshakes: REFUSED, GARBLED or BROKEN. Call it before bind or connect."""
         self._on_handshake_failed = on_failed
         self._monitor = self._socket.get_monitor_socket(REFUSED | GARBLED | BROKEN | also)
 
     def _guard(self, endpoint: str, strangers: int, *, on_crowd: Callable[[], None]) -> None:
-        """Let no more than so many connections that have shown no key wait here.
+        """Let at most so many connections without a shown key wait here; report each that is closed for it.
 
-        Each that is ended for it is told of.
         The monitor watches ACCEPTED and CLOSED.
         """
         self._porter, self._on_crowd = Porter(endpoint, most=strangers), on_crowd
