@@ -1,1 +1,1 @@
-"""Choices as pure functions on a frozen view: what to admit, where to run it, when to pull, what to keep."""
+"""Decisions as pure functions of a frozen view: what to admit, where to run, when to pull, what to keep."""

@@ -1,9 +1,9 @@
-"""How many groups may start now, and which is the first: the cap, apart from the deadline.
+"""Admission: how many groups may start now, and which one starts first.
 
 A rule is `admit(view, batches) -> groups`.
 
 The ledger keeps the bound; admission chooses how much of its room to use. The rules of other systems are here
-to be compared on one engine; those of AReaL and veRL bound a total, not the age of a trajectory. Source of
+for comparison on one engine; those of AReaL and veRL bound a total, not the age of a trajectory. Source of
 those: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer), ROLL Flash, as DryRun-RL, the simulator of
 StaleFlow's authors, has them; a cap apart from the deadline is ours.
 """
@@ -22,7 +22,7 @@ VERL_SYNC_STEPS = 4  # train steps between two parameter updates of its rollout,
 
 
 class Claim(NamedTuple):
-    """What one source of prompts may have of the places (`data.sources`)."""
+    """The share of the places that one source of prompts may have (`data.sources`)."""
 
     priority: int = 0
     quota: float = 1.0  # share of the groups in the system
@@ -31,9 +31,9 @@ class Claim(NamedTuple):
 def first_to_start(waiting: Iterable[int], in_system: Sequence[int], claims: Sequence[Claim]) -> int:
     """The place among the waiting prompts of the one that starts first.
 
-    It is of the source with the highest priority among those within their quotas; of these and of equals, the
-    prompt that has waited longest. A source beyond its quota gives way to others and to nobody else: places
-    are never left empty for it. A source that has no group in the system may always have one.
+    It comes from the source with the highest priority among those within their quotas; of equal sources, the
+    prompt that has waited longest is first. A source beyond its quota only gives way to other sources that
+    wait: no place stays empty because of it. A source that has no group in the system may always have one.
 
     `waiting`: the source of each prompt, in order; `in_system`: groups of each source that have started and
     are not trained. Raises: ValueError if nothing waits.
@@ -53,7 +53,7 @@ def first_to_start(waiting: Iterable[int], in_system: Sequence[int], claims: Seq
 
 
 def held(view: AdmissionView) -> int:
-    """Groups in the system, those counted too whose version is not out yet.
+    """Groups in the system, including those that were trained into a version that is not published yet.
 
     A group that starts while the trainer works carries the old version and wastes one deadline, so the place
     of a batch is free only when the version that it made is published.

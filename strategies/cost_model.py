@@ -1,4 +1,4 @@
-"""What decode steps and prefills cost on an instance, and so what one more trajectory is worth there.
+"""The cost model: what decode steps and prefills take on an instance, and the gain of one more trajectory.
 
 latency(n, tokens) = attention_b + attention_k * tokens + max(floor, other_b + other_k * n), in seconds per
 decode step, for n running trajectories with `tokens` resident tokens; throughput = n / latency, in tokens per
@@ -18,7 +18,7 @@ LARGEST = 1e9  # seconds: no engine is that slow, and sums and products stay fin
 class Coefficients(NamedTuple):
     """Fitted numbers of one engine; seconds, seconds per trajectory, seconds per token (squared).
 
-    Prefill that was not given costs what it would with 7B parameters: a free one would move everything.
+    The defaults of prefill are those of a 7B model: with a free prefill, migration would move everything.
     """
 
     floor: float
@@ -59,7 +59,7 @@ def throughput(coefficients: Coefficients, running: float, tokens: float) -> flo
 
 def marginal_gain(coefficients: Coefficients, running: float, tokens: float, length: float) -> float:
     """Tokens per second that a trajectory of `length` tokens adds; negative if it does harm."""
-    # the difference of two throughputs, written out: every route asks for it ten times
+    # the difference of two throughputs, written out: each route computes it ten times
     c = coefficients
     base, slope, least, other_b, other_k = c.attention_b, c.attention_k, c.floor, c.other_b, c.other_k
     before = 0.0
@@ -71,7 +71,7 @@ def marginal_gain(coefficients: Coefficients, running: float, tokens: float, len
 
 
 def ideal_gain(coefficients: Coefficients, length: float) -> float:
-    """What the trajectory would add to an idle instance."""
+    """Tokens per second that the trajectory would add to an idle instance."""
     return throughput(coefficients, 1, length)
 
 

@@ -1,9 +1,9 @@
 """Which scored groups are worth training on: `keep(rewards) -> bool`.
 
 A dropped group is replaced by one fresh prompt. `rewards`: of each response, or of each episode of an agent,
-the reward as it was given. With `agent.turn_rewards`, `zero_variance` alone is asked otherwise: about the
-advantages of each turn, and a group is kept where those of any turn differ, or where any two do with
-`agent.turn_advantages` of the user's.
+the reward as it was given. With `agent.turn_rewards`, `zero_variance` (and no other filter) is given
+the advantages of each turn: a group is kept if those of any turn differ, or, with `agent.turn_advantages` of
+the user's, if any two advantages differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Filter = Callable[[Sequence[float]], bool]
 
 
 def keep_all(rewards: Sequence[float]) -> bool:
-    """Every group, also those without signal."""
+    """Keep every group, even those without signal."""
     del rewards
     return True
 

@@ -3,10 +3,10 @@
 Invariants:
 - Coefficients are never negative and a step never takes 0 s, whatever is reported.
 - Evidence is bounded: at most MAX_BINS bins over (running, resident tokens), each with its RING latest
-  latencies; a bin counts with the mean of those near their median, so a pause of the process moves nothing.
+  latencies; a bin counts with the mean of those near their median, so a pause of the process is left out.
 - Nothing is random and no clock is read: equal reports give equal coefficients.
 
-Fitted is latency = attention_k * tokens + other_b + other_k * max(knee, n), by non-negative least squares on
+Model: latency = attention_k * tokens + other_b + other_k * max(knee, n), by non-negative least squares on
 relative errors for each of some knees; floor = other_b + other_k * knee, attention_b is part of other_b (no
 data can tell the two apart). What the data leave open (tokens always proportional to n, n always below the
 knee) is decided by a weak pull to the scaled start.
@@ -25,7 +25,7 @@ from strategies.cost_model import QWEN_7B_TP1, Coefficients, prefill_s, scaled, 
 
 MAX_BINS = 64
 RING = 20  # latencies that a bin remembers: with 5 % noise their mean is within 1.1 %
-PAUSE = 2.0  # times the median of its bin: such a latency is not the engine's
+PAUSE = 2.0  # times the median of its bin: a longer latency is a pause, not the engine's
 RUNNING_BINS = 2  # per octave
 TOKENS_BINS = 1  # per octave
 ENOUGH = 16  # usable intervals before a fit is tried
@@ -37,14 +37,14 @@ ERROR_MEMORY = 100  # intervals
 DRIFT = 0.12  # log ratio against the same bins at the last fit that makes the whole machine slower or faster
 DRIFT_EVIDENCE = 8  # intervals since the last fit, in bins that were known then
 KNOWN = 4  # latencies in a known bin
-PULL = 1e-4  # of the start, relative to the evidence; lets the start decide only what the data leave open
+PULL = 1e-4  # weight of the start, relative to the evidence: it decides only what the data leave open
 KNEES = 16
 AGE = 1000.0  # intervals of each reporter, after which a bin that was not visited again counts half
 _SUBSETS = np.array([subset for subset in product((0.0, 1.0), repeat=3) if any(subset)])
 
 
 class Interval(NamedTuple):
-    """What happened between two reports, per decode step, means."""
+    """Means per decode step of what happened between two reports."""
 
     running: float
     tokens: float  # resident
@@ -81,7 +81,7 @@ class _Bin:
 
 
 class OnlineFit:
-    """The cost model of one instance, or of several alike, as far as its reports tell."""
+    """The cost model of one instance, or of several alike, fitted to their reports."""
 
     def __init__(self, start: Coefficients = QWEN_7B_TP1) -> None:
         """`start` holds until there is evidence, then decides only what the evidence leaves open."""
@@ -97,7 +97,7 @@ class OnlineFit:
 
     @property
     def coefficients(self) -> Coefficients:
-        """The fit as it stands."""
+        """The current fit."""
         return self._coefficients
 
     @property
@@ -110,13 +110,13 @@ class OnlineFit:
 
     @property
     def observations(self) -> int:
-        """Intervals that were of use."""
+        """The number of intervals that were used."""
         return self._observations
 
     def observe(self, before: InstanceStatus, after: InstanceStatus) -> Interval | None:
         """Learn from two successive reports of one process.
 
-        Returns what happened between them; of no use (None) are intervals without decode steps.
+        Returns what happened between them; None if there was no decode step.
         """
         self._observe_prefill(before, after)
         interval = interval_between(before, after)
@@ -163,7 +163,7 @@ class OnlineFit:
         return self._since_fit >= REFIT_LATEST * many or not self._is_changing()
 
     def _is_changing(self) -> bool:
-        """Whether the latest intervals lie on both sides of a drift: a fit now would take half of it."""
+        """Whether the latest intervals lie on both sides of a drift: a fit now would learn half of it."""
         drifts = [drift for _, drift in self._drifts]
         if len(drifts) < DRIFT_EVIDENCE:
             return False
@@ -188,7 +188,7 @@ class OnlineFit:
         self._recent_error = min(self._recent_error, self._error)
 
     def _follow_drift(self) -> None:
-        """If the same loads now take longer throughout, all that was seen before would by now as well."""
+        """Scale all that was seen before, if the same loads now take longer (or shorter) throughout."""
         if len(self._drifts) < DRIFT_EVIDENCE:
             return
         drift = median([drift for _, drift in self._drifts])
@@ -203,7 +203,7 @@ class OnlineFit:
             bin.level = None
 
     def _observe_prefill(self, before: InstanceStatus, after: InstanceStatus) -> None:
-        """Prefill is scaled, not fitted: reports tell tokens and seconds, not how many prompts they were."""
+        """Scale prefill; it is not fitted, as reports have its tokens and seconds, but not its prompts."""
         tokens = after.prefill_tokens - before.prefill_tokens
         seconds = after.prefill_s - before.prefill_s
         if tokens <= 0 or seconds <= 0:

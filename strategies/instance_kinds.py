@@ -1,4 +1,4 @@
-"""Which instances are alike, so that the reports of all of them teach one cost model.
+"""Groups instances that are equally fast, so that the reports of all of them teach one cost model.
 
 Invariants: every instance is of one kind, and a kind has one fit; nothing is random and no clock is read.
 Why: a fit of each instance from its own reports differs from the next by the noise of both, and routing sends
@@ -18,8 +18,8 @@ from strategies.cost_model import Coefficients, scaled, step_latency
 from strategies.fitting import Interval, OnlineFit
 
 EVIDENCE = 8  # intervals of an instance that decide whether it is like its kind
-UNLIKE = 0.15  # log ratio of latencies from which an instance leaves its kind
-ALIKE = 0.08  # and up to which another kind explains them
+UNLIKE = 0.15  # log ratio of latencies from which on an instance leaves its kind
+ALIKE = 0.08  # log ratio up to which another kind explains them
 MAX_KINDS = 16  # that differ by UNLIKE: more than a factor of ten; then an instance joins the nearest
 
 
@@ -34,7 +34,7 @@ class _Member:
 
 
 class InstanceKinds:
-    """The cost models of all instances, as far as their reports tell."""
+    """The cost models of all instances, learned from their reports."""
 
     def __init__(self, start: Coefficients) -> None:
         """`start` holds until there is evidence."""
@@ -43,7 +43,7 @@ class InstanceKinds:
         self._members: dict[int, _Member] = {}
 
     def join(self, number: int) -> OnlineFit:
-        """A new instance; it is taken to be of the most frequent kind. Returns the fit of that."""
+        """Add an instance, at first with the most frequent kind. Returns the fit of that kind."""
         self.leave(number)
         fit = max(self._kinds, key=lambda kind: kind.reporters)
         fit.reporters += 1
@@ -51,7 +51,7 @@ class InstanceKinds:
         return fit
 
     def leave(self, number: int) -> None:
-        """The instance is gone; what it taught stays. Harmless if it is not here."""
+        """Remove an instance; what it taught stays. Harmless if it is not here."""
         if member := self._members.pop(number, None):
             self._leave_kind(member)
 
@@ -75,7 +75,7 @@ class InstanceKinds:
         return member.fit
 
     def _look_at(self, member: _Member) -> None:
-        """Move an instance to the kind that it is of."""
+        """Move an instance to the kind that explains its latencies."""
         own = _miss(member.fit, member.intervals)
         others = [kind for kind in self._kinds if kind is not member.fit]
         if abs(own) <= UNLIKE:
@@ -89,7 +89,7 @@ class InstanceKinds:
         if nearest <= ALIKE or len(self._kinds) >= MAX_KINDS:
             if nearest < abs(own):
                 self._move(member, others[index])
-        elif member.fit.reporters > 1:  # one that is alone is its kind: the fit follows it
+        elif member.fit.reporters > 1:  # the fit of an instance alone in its kind follows it
             ratio = median([i.latency / step_latency(member.fit.coefficients, i.running, i.tokens)
                             for i in member.intervals])  # fmt: skip
             kind = OnlineFit(scaled(member.fit.coefficients, decode=ratio, prefill=1.0))

@@ -1,6 +1,6 @@
-"""The kinds of strategies: what is built in of each, and what one of the user's has to promise.
+"""The kinds of strategies: the built-in ones of each kind, and what a strategy of the user's must promise.
 
-Invariant: nothing here finds one by its name: controller/config/strategies.py does, and hands it to a core.
+Invariant: nothing here finds a strategy by its name: controller/config/strategies.py does that.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from strategies.synchronization import SYNCHRONIZATIONS, Synchronization
 
 @dataclass(frozen=True)
 class Strategies:
-    """What the core of one run decides by: built by its host, and handed in."""
+    """The strategies by which the core of one run decides; its host makes them."""
 
     route: Routing
     admit: Admission
@@ -118,7 +118,7 @@ def key_of(field: str) -> str:
 
 
 def hold(field: str, strategy: Foreign) -> Foreign:
-    """A strategy of the user's for the key `key_of(field)`, held to its promise. Raises: ConfigError.
+    """A strategy of the user's for the key `key_of(field)`, with its results checked. Raises: ConfigError.
 
     A routing is a `Routing`, or a function that may carry an attribute `order`.
     """

@@ -3,7 +3,7 @@
 Invariants:
 - Memory and the cost of a call are bounded: BINS bins of length, older evidence fades, tables are made again
   only when a fiftieth of the evidence is new.
-- A response that was cut short says "at least this long", never "this long".
+- A response that was cut short counts as "at least this long", never as "this long".
 - Siblings count only as far as finished groups have shown that they are alike.
 
 Lengths are grouped in bins 1/16 of an octave wide (narrower than a token at first). Survival is the product
@@ -71,7 +71,7 @@ class LengthModel:
             self._weight = 1.0
 
     def observe_group(self, lengths: Sequence[int]) -> None:
-        """A group has finished with these lengths: how alike are they? Each is to be observed as well."""
+        """Learn from a finished group how alike its lengths are. Each response has to be observed as well."""
         self._groups.observe(lengths)
 
     def total(self, so_far: int, siblings: Sequence[int] = ()) -> float:
@@ -89,12 +89,12 @@ class LengthModel:
         bin = int(position)
         low, least = totals[bin], so_far + 1.0
         expected = low + (totals[bin + 1] - low) * (position - bin)
-        if expected < least:  # asked for each response at each look: no calls
+        if expected < least:  # computed for each response at each look: no calls
             expected = least
         return expected if expected < self._max else float(self._max)
 
     def keep_up(self, so_far: int) -> None:
-        """Make the tables again where `total` would, for whoever does not need what it says."""
+        """Make the tables again where `total` would, for callers that do not need its result."""
         if self._fresh >= self._fresh_limit and so_far < self._max:
             self._rebuild()
 
@@ -158,7 +158,7 @@ class LengthModel:
         self._fresh, self._fresh_limit = 0, 1 + int(seen / 50)
 
     def _expected(self, mass: np.ndarray) -> np.ndarray:
-        """Final length expected at each edge, if bins have this mass; the prior counts as one response."""
+        """Expected final length at each edge, by the mass of each bin; the prior counts as one response."""
         left = np.cumsum(mass[::-1])[::-1]
         tokens = np.cumsum((mass * self._lengths)[::-1])[::-1]
         known = left > 1e-250
@@ -194,7 +194,7 @@ class Likeness:
         self._groups = self._members = self._sum = self._squares = self._products = 0.0
 
     def observe(self, lengths: Sequence[int]) -> None:
-        """One finished group; of no use are groups of one."""
+        """Learn from one finished group; groups of one teach nothing."""
         count = len(lengths)
         if count < 2:
             return

@@ -1,7 +1,7 @@
-"""Which running trajectories to take from where they are: `migrate(instances, running, settings) -> list`.
+"""Migration: which running trajectories to move: `migrate(instances, running, settings) -> list`.
 
 `running` maps the index of an instance to the trajectories on it. A move interrupts one trajectory; it keeps
-its tokens and its deadline, and goes on where routing puts it, which costs a prefill of what it has. So a
+its tokens and its deadline, and goes on where routing puts it, which costs a prefill of its tokens. So a
 move is made only when the time that it saves is longer.
 """
 
@@ -13,7 +13,7 @@ from strategies.views import InstanceView, RunningView, Settings
 Running = Mapping[int, Sequence[RunningView]]
 Migration = Callable[[Sequence[InstanceView], Running, Settings], list[int]]
 
-MOVES_PER_PAIR = 4  # at one decision: the next snapshot says what they did
+MOVES_PER_PAIR = 4  # at one decision: the next view shows their effect
 MOVES_AT_ONCE = 4  # between the slowest and the fastest instance
 UNEQUAL = 1.3  # ratio of step times that is worth a look
 SETTLED = 0.33  # share of its tokens that a trajectory generates where it is before it moves again
@@ -21,7 +21,7 @@ WORTH = 4.0  # predicted saving over predicted cost: the prefill also holds up a
 
 
 def none(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
-    """Nothing moves but by weight updates and lost workers."""
+    """Move nothing: trajectories change instances only after pulls and when workers are lost."""
     del instances, running, settings
     return []
 
@@ -68,7 +68,7 @@ def _by_latency(
     settings: Settings,
     latency: Callable[[InstanceView], float],
 ) -> list[int]:
-    """From where a step takes longest to where it is shortest, at most MOVES_AT_ONCE.
+    """Moves from the instance with the longest step to the one with the shortest, at most MOVES_AT_ONCE.
 
     A trajectory is worth moving when it saves more than WORTH times the prefill; the one that saves most goes
     first.
@@ -101,9 +101,9 @@ def _by_latency(
 
 
 def _speed(instance: InstanceView) -> float:
-    """Seconds of a step of one trajectory alone: what the device can do.
+    """Seconds of a step of one trajectory alone: the speed of the device.
 
-    Rounded, so that the noise of fits orders nothing.
+    Rounded, so that the noise of fits does not decide the order.
     """
     return round(step_latency(instance.coefficients, 1, 0), 3)
 
@@ -113,7 +113,7 @@ def _latency(instance: InstanceView) -> float:
 
 
 def fits(trajectory: RunningView, instance: InstanceView) -> bool:
-    """Whether it could start there at once."""
+    """Whether the trajectory could start on the target at once."""
     return (
         instance.running < instance.capacity
         and instance.resident_tokens + trajectory.resident_tokens <= instance.kv_tokens

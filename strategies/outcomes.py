@@ -1,6 +1,6 @@
-"""What a group's rewards are to the trainer: advantages where the group decides them, else the rewards.
+"""Outcomes: a group's advantages for the trainer if the group alone decides them, else its rewards.
 
-Invariants: one outcome per reward, in order; what is not a matter of the group (means over the batch, a
+Invariants: one outcome per reward, in order; what the group alone does not decide (means over the batch, a
 critic, KL) is left to the trainer (workers/trainer/losses/advantages.py). Units: those of the reward, or
 standard deviations where a group is scaled.
 """
@@ -45,7 +45,7 @@ def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> 
 
 
 def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, penalty: float) -> float:
-    """What to add to the reward for the length of its response.
+    """The penalty to add to a reward for the length of its response.
 
     0 up to the last `buffer` share of `max_tokens`, then linearly down to -penalty.
 
@@ -59,7 +59,7 @@ def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, pe
 def overlong_penalties(
     response_tokens: Sequence[int], *, settings: TrainerSettings, max_tokens: int
 ) -> list[float]:
-    """What `trainer` adds to the reward of each response of a group for its length."""
+    """The penalties for length of all responses of a group, as `trainer` configures them."""
     return [
         overlong_penalty(
             tokens, max_tokens=max_tokens, buffer=settings.overlong_buffer, penalty=settings.overlong_penalty
@@ -75,7 +75,7 @@ def outcomes(
     settings: TrainerSettings,
     max_tokens: int,
 ) -> tuple[float, ...]:
-    """The outcomes of one group as `trainer` asks for them, penalties for length included."""
+    """The outcomes of one group as `trainer` configures them, penalties for length included."""
     penalties = overlong_penalties(response_tokens, settings=settings, max_tokens=max_tokens)
     penalized = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
     return tuple(group_advantages(penalized, baseline=settings.baseline, scale=settings.advantage_scale))

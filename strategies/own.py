@@ -1,9 +1,9 @@
-"""A strategy of the user's, held to what it promises.
+"""Wraps a strategy of the user's and checks its results.
 
-Invariants: the function gets the very arguments of the core, and what it answers is held against them as they
-were given, whatever it has done to their lists, and comes out as plain numbers; what it raises, and every
-answer that the core could not act on, is a PluginError that names the key of the configuration, file and
-line, what was given and what was expected. Built-in strategies are not wrapped.
+Invariants: the function gets the very arguments of the core; its result is checked against them as they were
+given, even if it has changed their lists, and is converted to plain numbers; an exception, and every result
+that the core could not act on, becomes a PluginError that names the key of the configuration, file and line,
+what was given and what was expected. Built-in strategies are not wrapped.
 """
 
 import inspect
@@ -42,7 +42,7 @@ def outside_a_run() -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """How strategies of one kind are called, and what they may answer."""
+    """How strategies of one kind are called, and what they may return."""
 
     parameters: tuple[str, ...]
     expected: str
@@ -51,9 +51,9 @@ class Promise:
 
 
 def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Foreign]:
-    """The function, whose mistakes are PluginErrors.
+    """Wrap the function, so that its mistakes are PluginErrors.
 
-    Raises: ConfigError if it cannot be called so at all.
+    Raises: ConfigError if it does not take the arguments of its kind.
     """
     _refuse_uncallable(function, promise, key)
     accept, place = promise.accept, where(function)
@@ -83,7 +83,7 @@ def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Fore
 
 
 def as_given(argument: Foreign) -> Foreign:
-    """The argument as it is now: the function may yet change a list, or a list of a dict."""
+    """Copy an argument as it is now: the function may change a list, or a list in a dict."""
     if isinstance(argument, list):
         return [*cast("list[Foreign]", argument)]
     if isinstance(argument, dict):
@@ -109,7 +109,7 @@ def _refuse_uncallable(function: Foreign, promise: Promise, key: str) -> None:
             f"TypeError: {error}. Give it these parameters (see {promise.module})."
         ) from None
     except ValueError:
-        return  # compiled: calling it will tell
+        return  # compiled code: a call will show it
 
 
 # -- what each kind may answer -------------------------------------------------------------------------------

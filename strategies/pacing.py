@@ -1,4 +1,4 @@
-"""How many groups are in the system, and how choosy routing is. `adapt(step) -> (cap, mu)`.
+"""Pacing: the cap of groups in the system and the threshold of routing. `adapt(step) -> (cap, mu)`.
 
 Invariants: pure functions of what was measured between two batches; a step that was not measured changes
 nothing; the cap of `adaptive` stays between LEAST_BATCHES and the window of the bound, its mu between 0 and
@@ -17,7 +17,7 @@ PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between tw
 
 
 class Pace(NamedTuple):
-    """What the train steps so far have shown. Units: groups, seconds, shares of a step."""
+    """Measurements of the train steps so far. Units: groups, seconds, shares of a step."""
 
     cap: float  # groups in the system, by the adaptive rule of admission
     starved: float = 0.0  # mean share of a step in which the trainer waits for groups
@@ -27,7 +27,7 @@ class Pace(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What `staleness.objective` asks of the cap."""
+    """The limits that `staleness.objective` sets to the cap."""
 
     most_batches: float = inf  # in the system; the mean staleness is about this less 1
     least_gain: float = 0.0  # share of throughput that one more batch, a version of mean age, has to bring
@@ -53,7 +53,7 @@ class StepView(NamedTuple):
 
 
 def objective_of(wanted: str | float) -> Objective:
-    """What `staleness.objective` says."""
+    """The limits of `staleness.objective`."""
     if isinstance(wanted, str):
         return FRESH if wanted == "fresh" else THROUGHPUT
     return Objective(least_gain=wanted)
@@ -77,7 +77,7 @@ def adaptive(step: StepView) -> tuple[float, float]:
 
 
 def fixed(step: StepView) -> tuple[float, float]:
-    """As they are."""
+    """Keep cap and mu as they are."""
     return step.admission.cap, step.mu
 
 
@@ -111,7 +111,7 @@ def is_tail_bound(pace: Pace, before: bool) -> bool:
 
 
 def hold_s(pace: Pace, *, evenness: float, window: int) -> float:
-    """Seconds after a batch before which the next one does not go, where steps are bound by the tail.
+    """The least time between two batches in seconds, where steps are bound by the tail.
 
     Where the longest responses decide how fast a run goes, steps that rush make them late for a step that
     then has to wait: the same mean, but instances crowded in the rush and empty in the wait. So a step comes
@@ -180,9 +180,9 @@ MANY_LONG = 0.06  # share of responses near the longest, from which one of those
 def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float, long_share: float) -> float:
     """The routing threshold after a train step.
 
-    What it keeps back starts where others have ended, which evens instances out, but starts late. So it is
-    lower while that goes on for much of a step, or the trainer waits for groups, since then it is tokens per
-    second that count; and 0 where so many responses are about as long as the longest (`long_share`) that some
+    Work that it holds back starts later, where other work has ended, which evens instances out. So it is
+    lower while work is held back for much of a step, or the trainer waits for groups, since then tokens per
+    second count; and 0 where so many responses are about as long as the longest (`long_share`) that some
     of them are among those kept back: the trainer would wait for just these. It comes back up while the
     trainer waits for stragglers, which crowded instances slow down.
     """

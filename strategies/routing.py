@@ -1,4 +1,4 @@
-"""Where to run the next trajectory: `choose(work, instances, settings) -> index | None`.
+"""Routing: where to run the next trajectory: `choose(work, instances, settings) -> index | None`.
 
 Every function gets only instances that may run the work (version, readiness) and returns the index of its
 choice, or None to leave the work queued. `has_room` is the hard limit that all of them keep: work starts at
@@ -33,7 +33,7 @@ instance holds a sibling."""
 
 @dataclass(frozen=True)
 class Routing:
-    """How work finds its instance."""
+    """A rule that finds the instance for a trajectory."""
 
     choose: Choose
     order: Order | None = None
@@ -85,7 +85,7 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
 
 
 def weigh_gain(work: WorkView, settings: Settings) -> Callable[[InstanceView], float | None]:
-    """What `by_marginal_gain` compares, in tokens/s on one instance; None where there is too little gain."""
+    """The gain that `by_marginal_gain` compares, in tokens/s on one instance; None if it is too small."""
     length, is_fresh, oldest, newest = (
         size(work, settings), work.is_fresh, work.min_version, settings.newest_version
     )  # fmt: skip
@@ -127,9 +127,9 @@ def moving_loss(work: WorkView, instance: InstanceView) -> float:
 def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> float:
     """Tokens/s that a trajectory adds to an instance on average until the next version is out.
 
-    Work comes in bursts, a batch with each version. Who is about to end leaves an instance idle until the
-    next burst, however crowded it is now, and who has far to go crowds it for long; so those that run now
-    count by the share of that time for which they are expected to stay.
+    Work comes in bursts, a batch with each version. Trajectories near their end leave an instance idle until
+    the next burst, however crowded it is now, and those far from it crowd the instance for long; so the
+    trajectories that run now count by the share of that time for which they are expected to stay.
     """
     c, running, resident = instance.coefficients, instance.running, instance.resident_tokens
     if not running or not settings.uses_prediction:

@@ -1,13 +1,13 @@
-"""How much each source of prompts gives: `schedule(view) -> weights`, one per source, from 0 up.
+"""Schedules: how many prompts come from each source: `schedule(view) -> weights`, one per source, from 0 up.
 
 Weights are relative, and their sum is finite; a source that has ended is left out, whatever its weight. They
-are asked for when prompts are read, which is some batches before these are trained.
+are computed when prompts are read, which is some batches before these are trained.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-FLOOR = 0.1  # of a source that is always, or never solved: it is read on, so that a change shows
+FLOOR = 0.1  # for a source that is always or never solved: reading goes on, so that a change shows
 
 
 class SourceView(NamedTuple):
@@ -21,7 +21,7 @@ class SourceView(NamedTuple):
 
 
 class MixtureView(NamedTuple):
-    """What a schedule may look at."""
+    """All that a schedule is given."""
 
     step: int  # train steps made
     sources: tuple[SourceView, ...]

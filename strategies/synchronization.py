@@ -1,4 +1,4 @@
-"""Which instances to bring to the newest version now: `choose(instances, settings) -> indices`.
+"""Synchronization: which instances pull the newest version now: `choose(instances, settings) -> indices`.
 
 Every function gets the instances that hold an older version and are not pulling. A pull blocks its own
 instance only; what runs there is interrupted first and goes on under the new weights.
@@ -15,22 +15,22 @@ Synchronization = Callable[[Sequence[SyncView], Settings], list[int]]
 
 
 def greedy(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """All of them, as soon as a version is published (the default of PSRL, the released StaleFlow code)."""
+    """Choose all instances, as soon as a version is published. Source: PSRL, the released StaleFlow code."""
     if settings.guard and not settings.is_batch_ready:
         return []
     return [instance.id for instance in instances]
 
 
 def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """Those for whom new weights are worth what they cost.
+    """Choose the instances for which a pull gains more tokens than it costs.
 
     An idle instance pulls at once, and one whose pull takes less than half of the time between two versions:
-    what is put off has to be prefilled again all the same, a version later, and meanwhile fresh groups start
-    under old weights and are due sooner. Another pulls when fresh trajectories wait that it could take at the
-    newest version only, and the tokens that they would add until the next version is out exceed those that it
-    loses while it pulls and prefills again what it had, for turns that environments have yet to ask for, too.
-    The cheapest come first, and each takes its share of what waits. Source: our
-    reading of the paper's marginal-gain rule (the release has it commented out).
+    a pull that is put off costs the same prefill a version later, and meanwhile fresh groups start under old
+    weights and are due sooner. Another instance pulls when fresh trajectories wait that it could take only at
+    the newest version, and the tokens that they would add until the next version is out exceed those that it
+    loses while it pulls and prefills its trajectories again, those between two turns included. The cheapest
+    come first, and each takes its share of the waiting trajectories. Source: our reading of the paper's
+    marginal-gain rule (the release has it commented out).
     """
     if settings.guard and not settings.is_batch_ready:
         return []
@@ -68,10 +68,10 @@ def loss(instance: SyncView) -> float:
 
 
 def by_status(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """Instances that have thinned out.
+    """Choose instances that have little work left.
 
-    Nothing waits in the engine, nothing queued could still run at the old version, and the indicator is at or
-    under its threshold.
+    That is: nothing waits in the engine, no queued trajectory could still run at the old version, and the
+    indicator is at or below its threshold.
 
     Indicators: `requests` (running trajectories), `throughput` (tokens/s), `kv` (share of the KV cache in
     use). Source: PSRL, status-based synchronization.
@@ -98,7 +98,7 @@ def indicator(instance: SyncView, name: str) -> float:
 
 
 def every_few(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """All of them, but only at every `sync_steps`-th version (veRL, fully asynchronous)."""
+    """Choose all instances, but only at every `sync_steps`-th version (veRL, fully asynchronous)."""
     if settings.newest_version % settings.sync_steps:
         return [i.id for i in instances if i.policy_version < 0]
     return greedy(instances, settings)

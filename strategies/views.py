@@ -1,6 +1,6 @@
-"""The frozen pictures that strategies decide on.
+"""The frozen views that strategies are given.
 
-Invariant: a strategy sees nothing else, keeps nothing between two calls, and changes nothing.
+Invariant: a strategy sees nothing else, keeps no state between two calls, and changes nothing.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from strategies.cost_model import QWEN_7B_TP1, Coefficients
 
 
 class InstanceView(NamedTuple):
-    """One rollout instance as the controller believes it to be.
+    """One rollout instance in the state that the controller expects.
 
     Every route and return that was decided counts, acknowledged or not (StaleFlow's speculative state).
     """
@@ -50,7 +50,7 @@ class SyncView(NamedTuple):
     resident_tokens: int
     capacity: int = 1 << 30
     coefficients: Coefficients = QWEN_7B_TP1
-    pull_s: float = 0.0  # that its last pull took
+    pull_s: float = 0.0  # time that its last pull took
     restart_s: float = 0.0  # prefill that a pull makes necessary: interrupted trajectories lose their KV
     waiting: int = 0  # trajectories in the engine's own queue, by its last report
     kv_tokens: int = 1 << 60

@@ -1,4 +1,4 @@
-"""Which groups make a batch: the order in which the prompts of a window start. `sample(view) -> places`.
+"""Samplers: the order in which the prompts of a window start, and so are batched. `sample(view) -> places`.
 
 A window is `staleness.sampler_batches` batches of prompts that were read one after the other. Groups that
 start together are trained together, as far as the bound and their completion allow. Every prompt of a window
@@ -34,7 +34,7 @@ Sampler = Callable[[SamplingView], Sequence[int]]
 
 
 def in_order(view: SamplingView) -> Sequence[int]:
-    """As they were read."""
+    """Keep the order in which the prompts were read."""
     return range(len(view.prompts))
 
 
@@ -64,7 +64,7 @@ def _by_length(view: SamplingView) -> list[list[int]]:
     """Places of the window in batches, shortest first; one batch in their order where nothing is known."""
     logs = [prompt.expected_log for prompt in view.prompts]
     if max(logs) - min(logs) < 1e-9:
-        return [list(range(len(logs)))]  # to reorder would only defer some
+        return [list(range(len(logs)))]  # another order would only delay some
     places = sorted(range(len(logs)), key=lambda place: (logs[place], place))
     return [places[first : first + view.batch_groups] for first in range(0, len(places), view.batch_groups)]
 

@@ -1,7 +1,7 @@
-"""How far the rewards of a group are apart: variance and deviation, exact but for one rounding at the end.
+"""Variance and standard deviation of rewards, exact but for one rounding at the end.
 
 Invariant: every machine finds the same numbers, those of `statistics`, in a fifth of its time: a batch may
-have thousands of groups, and each asks for both.
+have thousands of groups, and each needs both.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ ENOUGH_BITS = 64  # of a root before it is rounded to the 53 of a float
 
 
 def spread(values: Sequence[float]) -> float:
-    """Their variance, of all that there are: `statistics.pvariance`. Finite values only."""
+    """The population variance, as `statistics.pvariance`. Finite values only."""
     squares, unit = _squares(values)
     return squares / (len(values) * unit) ** 2
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Their standard deviation, of a sample: `statistics.stdev`. Two finite values or more."""
+    """The standard deviation of a sample, as `statistics.stdev`. Two finite values or more."""
     squares, unit = _squares(values)
     return _root(squares, len(values) * (len(values) - 1) * unit * unit)
 
