@@ -1,8 +1,8 @@
 """One process of episodes, as the worker sees it.
 
-Invariants: what the process says is checked before it is believed, and a word about an episode that it does
-not have changes nothing; when it ends, each episode in it is told of once, and one of them is blamed only
-where it is certain to be the cause.
+Invariants: every message of the process is checked, and one about an episode that it does not have changes
+nothing; when the process ends, each of its episodes is reported once, and one of them is blamed only if it is
+certain to be the cause.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ FailureKind = Literal["environment", "agent", "process", "limit"]
 
 
 class Ended(NamedTuple):
-    """What the user's function has come to."""
+    """The result of the user's function."""
 
     reward: float | None
     turn_rewards: tuple[tuple[int, float], ...]
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 
 
 class EpisodeListener(Protocol):
-    """Who hears of the episodes of a process."""
+    """Receives the events of the episodes in a process."""
 
     def on_ask(self, child: "AgentChild", number: int, question: int, asked: dict[str, Any]) -> None:
         """The episode asks its policy."""

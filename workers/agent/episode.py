@@ -1,7 +1,7 @@
 """One episode as the worker sees it: its conversations, its limits, and what has to be answered.
 
-Invariants: no I/O; what the user's process asks is checked here before anything is sent for it; a limit is
-told before a token is sampled beyond it.
+Invariants: no I/O; requests of the user's process are checked here before anything is sent for them; a limit
+is reported before a token is sampled beyond it.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class SlowRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeBudget:
-    """Of every episode of the run."""
+    """The limits of every episode of the run."""
 
     turns: int
     turn_tokens: int

@@ -1,7 +1,7 @@
 """The processes of an agent worker, and which episode runs in which.
 
 Invariants: as of every KeptPool; an episode that was in a process when it died runs alone in one the next
-time, so that the one that kills processes is found.
+time, so that an episode that kills its process is found.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The process in which episodes run, below its keeper.
 
 Invariants: only this process imports or calls the user's code; each episode is a task of one event loop, and
-ends in one word: ended, failed or, if it was told to end, gone. A thread watches the loop, and names the
+ends with one message: ended, failed or, if it was told to end, gone. A thread watches the loop, and names the
 episode that blocks it.
 """
 
@@ -131,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 class EpisodeThreads(ThreadPoolExecutor):
-    """Threads of episodes: one that hangs on when its episode is over takes no place from the others."""
+    """Threads of episodes: one that outlives its episode takes no place from the others."""
 
     def __init__(self, places: int) -> None:
         """`places`: for threads of episodes that go on, and as many again for those that hang."""

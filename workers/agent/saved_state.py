@@ -1,6 +1,6 @@
-"""What an episode is saved as: some fields of our own before the bytes of whoever is above.
+"""The form of a saved episode: fields of each layer of ours, before the opaque bytes of the layer above.
 
-Pure. Fields travel as JSON, which takes whatever a policy may have written; a state is opaque.
+Pure. Fields travel as JSON, which can hold any text that a policy writes.
 """
 
 import json

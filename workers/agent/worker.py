@@ -1,8 +1,8 @@
 """The agent worker: begins episodes, brings their questions to the controller and the answers back.
 
-Invariants: an episode that was begun is answered by exactly one word, unless the controller ends it; what the
-user's code does is told as its own failure, never as this worker's; nothing is kept for replay: the
-controller answers again what it has answered before.
+Invariants: an episode that was begun is answered by exactly one message, unless the controller ends it;
+failures of the user's code are reported as its own, never as this worker's; nothing is kept for replay: the
+controller repeats the answers that it has given before.
 """
 
 import asyncio

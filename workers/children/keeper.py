@@ -1,9 +1,9 @@
-"""Keeps a process of users' code, and ends all that this has started.
+"""Keeps a process of users' code, and ends all processes that it has started.
 
 `python -m workers.children.keeper MODULE NAME MEMORY_MB` forks: the child is the `main` of the module, the
 parent waits. NAME is for people.
-Invariants: when the worker closes the pipe or is gone, or the child ends or takes too much memory, nothing
-that the child has started is left, also what has a session of its own or has lost its parent; this process
+Invariants: when the worker closes the pipe or is gone, or the child ends or takes too much memory, no
+process that the child has started is left, even one with its own session or without its parent; this process
 ends as its child did, or with OUT_OF_MEMORY.
 """
 

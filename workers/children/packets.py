@@ -1,7 +1,7 @@
 """Packets between a worker and the processes that run its users' code.
 
-Invariants: no I/O; a packet is a secret, a length (4 bytes, big-endian) and msgpack; whatever else stands in
-the pipe, from code that writes to descriptors not its own, is told from a packet by its first bytes.
+Invariants: no I/O; a packet is a secret, a length (4 bytes, big-endian) and msgpack; other bytes in the pipe,
+from code that writes to descriptors not its own, differ from a packet in their first bytes.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ CLOSED = 74
 
 
 class GarbageError(Exception):
-    """What came through the pipe is no packet."""
+    """The bytes that came through the pipe are no packet."""
 
 
 def packet(*parts: Any, secret: bytes = b"") -> bytes:

@@ -2,7 +2,7 @@
 
 Invariants: the event loop never runs the user's code and never waits for it; a process that ends is replaced,
 and so is one that is killed while it starts; one that dies MAX_IDLE_DEATHS times in a row, and not of what it
-was asked, fails the worker; none is left behind the pool.
+was asked, fails the worker; no process outlives the pool.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Child = TypeVar("Child", bound=KeptProcess)
 
 
 class PooledCode(NamedTuple):
-    """The users' code, as its processes are started and as people are told of it."""
+    """The users' code: how its processes are started, and its name for people."""
 
     module: str  # whose `main` each process runs
     name: str  # import path or command

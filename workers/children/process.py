@@ -1,7 +1,7 @@
 """A process of users' code below its keeper, as its worker sees it.
 
-Invariants: what it says is cut into packets before anybody looks at it; what is no packet ends it; when it
-has ended, `_settled` is called once, after all that it has started has ended.
+Invariants: its output is cut into packets before it is read; bytes that are no packet end the process; when
+it has ended, `_settled` is called once, after all processes that it started have ended.
 """
 
 import asyncio

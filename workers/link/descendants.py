@@ -1,4 +1,4 @@
-"""Ends everything that a process has started, and that which this has started, whatever session it is in.
+"""Ends all descendants of a process, in whatever session they are.
 
 Invariant: on Linux a process that adopts orphans (`adopt_orphans`) stays the ancestor of all that it has
 started, so that walking down from it misses only what another service was asked to start.

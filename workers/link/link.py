@@ -1,10 +1,10 @@
 """A worker's line to the controller: attach, talk, beat, leave.
 
 Invariants: beats leave from the event loop that does the work, so a hung worker falls silent, and nothing
-else ends them; neither end is silent for longer than a beat: who has spoken meanwhile needs none; a
-controller that is silent for the lease ends the link, but a stall of our own is not held against it; after
-the link is closed, everything raises LinkClosed with the reason. The inbox is bounded by what the controller
-lets be outstanding.
+else ends them; neither end is silent for longer than a beat: an end that has just sent a message needs no
+beat; a controller that is silent for the lease ends the link, but a stall of this process does not count as
+its silence; after the link is closed, everything raises LinkClosed with the reason. The inbox is bounded by
+the work that the controller leaves outstanding.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What a local rollout worker leaves to its successor when their controller is killed.
 
-Invariants: one process at a time holds the file of a name, from its attach to its end, so who reads it reads
-all that its forerunner had to say; a file that is cut off or of another release is told of and not used.
+Invariants: one process at a time holds the file of a name, from its attach to its end, so its successor reads
+all that it wrote; a file that is cut off or of another release is reported and not used.
 """
 
 import fcntl

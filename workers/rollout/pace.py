@@ -1,9 +1,9 @@
 """When a rollout worker takes a step of its engine.
 
 Invariants: an engine that steps when it is told to takes one step per turn of the event loop, and blocks it
-meanwhile; of one that steps by itself only what has come is taken, so the loop never waits for a step. Such
-an engine that has work and stays silent for the lease ends the worker, as a hung step of the other kind does,
-which stops the beats.
+meanwhile; from an engine that steps by itself only finished results are taken, so the loop never waits for a
+step. Such an engine that has work and stays silent for the lease ends the worker, as a hung step of the other
+kind does, which stops the beats.
 """
 
 import asyncio

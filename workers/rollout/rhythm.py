@@ -1,4 +1,4 @@
-"""When an instance reports: at moments of its own, so that a thousand are heard one after the other.
+"""When an instance reports: at its own moments, so that the reports of a thousand are spread over a period.
 
 All instances begin to generate, and go on after a pull, at the same moment. Counted from there, the reports
 of all of them would reach the controller together, once in every period.

@@ -5,8 +5,8 @@ Invariants:
   engine step leave in one message at the end of that step.
 - A delta never mixes policy versions: everything is reported before weights are swapped.
 - An attempt is answered by exactly one ending, or GenerationFailed, or nothing after an Abort.
-- What no controller has acknowledged is kept until one says that it has it, or does not want it; while a
-  controller is looked for, generation goes on.
+- A report that no controller has acknowledged is kept until one has it or does not want it; generation goes
+  on while the worker looks for a controller.
 - The engine is driven from the event loop's own thread: a hung engine stops the beats, or ends the worker
   (pace.py).
 """

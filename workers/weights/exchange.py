@@ -1,10 +1,11 @@
 """A process beside a worker that pulls versions from other hosts and hands them on.
 
 Invariants: it shares nothing with the engine but a folder, so neither pulling nor serving holds up a decode
-step; what it is still receiving it serves already; it keeps nothing in memory but what is on its way, one
-window for each reader, and deltas, of which each is made once, against the version that a reader named; it
-ends when its worker does, however that was. On its standard input it takes its Orders, then one JSON object a
-line (`{"pull": ...}`, `{"retire": ...}`, `{"free": ...}`); it answers on its standard output.
+step; it serves the chunks of a version that it is still receiving; it keeps in memory only the chunks on
+their way, one window for each reader, and deltas, each of which is made once, against the version that a
+reader named; it ends when its worker does, in whatever way. On its standard input it takes its Orders, then
+one JSON object a line (`{"pull": ...}`, `{"retire": ...}`, `{"free": ...}`); it answers on its standard
+output.
 """
 
 import json

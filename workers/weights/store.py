@@ -1,8 +1,8 @@
 """The versions in one folder: written aside, sealed, retired, and their storage used again.
 
-Invariants: a version appears under its name complete or not at all, and never changes while anybody has it
-open; whoever reads holds a shared lock for as long as the mapping lives, and the kernel takes it away with
-the process, so storage is used again only when nobody can see it; a writer never waits for a reader: storage
+Invariants: a version appears under its name complete or not at all, and never changes while a process has it
+open; a reader holds a shared lock for as long as the mapping lives, and the kernel takes it away with the
+process, so storage is used again only when no process maps it; a writer never waits for a reader: storage
 that is still read is unlinked instead, and freed when the last reader lets go.
 
 Storage is used again because the first touch of a page costs ten times the copy (measured: 0.06 of memcpy
@@ -36,7 +36,7 @@ READ_RUN = 32 * CHUNK_BYTES
 
 
 class PublishedFile(NamedTuple):
-    """Where a version lies, and how to know it."""
+    """The place and the checksum of a version."""
 
     location: str  # absolute path
     digest: str  # of the file's header, which vouches for the rest; hexadecimal
