@@ -1,1 +1,1 @@
-"""The trainer: batches in, policy versions and checkpoints out."""
+"""The trainer: receives batches, publishes policy versions and writes checkpoints."""

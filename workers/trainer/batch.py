@@ -1,7 +1,7 @@
-"""One Train or TrainAhead message as arrays.
+"""Reads the batch of a Train or TrainAhead message into arrays.
 
-Invariants: what this module returns is consistent: every frame has just the size that the items say; tokens
-that an environment has given are context, in `tokens` and nowhere else.
+Invariants: a returned batch is consistent: every frame has exactly the size that the items state; tokens that
+an environment has given are context: they are in `tokens` and in no other array.
 """
 
 from collections.abc import Sequence
@@ -18,27 +18,27 @@ ROUNDING = 1e-6  # advantages that are no further apart are equal, as for the fi
 
 @dataclass(frozen=True, slots=True)
 class BatchKept:
-    """Kept sets of a batch (protocol/kept_sets.py)."""
+    """The kept sets of a batch: the tokens that sampling could choose from (protocol/kept_sets.py)."""
 
     codes: np.ndarray  # int32, flat
-    words: list[np.ndarray]  # int32, of each trajectory
+    words: list[np.ndarray]  # int32, one array per trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
     """Trajectories of one train step; the flat arrays run over all sampled tokens, without padding."""
 
-    tokens: list[np.ndarray]  # int64: all of each trajectory, its prompt or what was given included
-    positions: list[np.ndarray]  # int64: of its sampled tokens, ascending; the first is at least 1
+    tokens: list[np.ndarray]  # int64: all tokens of each trajectory, with its prompt or given tokens
+    positions: list[np.ndarray]  # int64: places of its sampled tokens, ascending; the first is at least 1
     groups: list[int]
-    episodes: list[int]  # an index from 0, of what means and splits count; single-turn: of the trajectory
+    episodes: list[int]  # index from 0, the unit of means and splits; in a single-turn run one per trajectory
     is_truncated: list[bool]  # the response was cut off at the token limit
     policy_versions: np.ndarray  # int64, flat: the version that sampled each token
     rollout_logprobs: np.ndarray  # float32, flat
     outcomes: np.ndarray  # float32, one per trajectory: TrainItem.outcome
-    advantages: np.ndarray  # float32, flat: that, or the one of the token's segment
-    kept: BatchKept | None = None  # where sampling cut
-    is_by_turn: bool = False  # `advantages` are those of turns
+    advantages: np.ndarray  # float32, flat: the outcome of the trajectory, or of the token's segment
+    kept: BatchKept | None = None  # None if sampling has cut nothing off
+    is_by_turn: bool = False  # whether turns have advantages of their own
 
     @property
     def lengths(self) -> list[int]:
@@ -62,9 +62,9 @@ class TrainBatch:
         return [0, *np.cumsum(self.response_lengths)[:-1].tolist()]
 
     def turn_metrics(self) -> dict[str, float]:
-        """The share of groups whose turns all have one advantage, of those with several episodes.
+        """The share of groups whose turns all have one advantage, among groups of several episodes.
 
-        Empty where turns have none of their own, or no group has several episodes.
+        Empty if turns have no advantages of their own, or no group has several episodes.
         """
         if not self.is_by_turn:
             return {}
@@ -80,7 +80,7 @@ class TrainBatch:
 
 
 def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch:
-    """The batch in a message, without what was sent ahead of it.
+    """The batch of a message, without the trajectories that were sent ahead of it.
 
     Raises: RemoteError if frames and items contradict each other.
     """
@@ -118,7 +118,7 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
 def _read_kept(
     train: Train | TrainAhead, frames: Sequence[bytes], sampled_lengths: Sequence[int]
 ) -> BatchKept | None:
-    """The kept sets out of the frames behind the third. Raises: RemoteError."""
+    """The kept sets, read from the frames after the third. Raises: RemoteError."""
     sizes = [len(frame) for frame in frames]
     expected = [4 * sum(sampled_lengths)] if train.is_cut else []
     if train.is_cut and sizes[:1] == expected:
@@ -146,7 +146,7 @@ def _sampled_positions(item: TrainItem) -> np.ndarray:
 
 
 def _episodes(items: Sequence[TrainItem]) -> list[int]:
-    """Trajectories of one episode stand together; what has a prompt is an episode of its own."""
+    """The episode of each item, from 0; an item with a prompt is an episode of its own."""
     names = [
         (item.group, item.episode) if item.segments and item.segments[0].is_given else (item.group, -1, place)
         for place, item in enumerate(items)
@@ -160,7 +160,7 @@ def _by_turn(items: Sequence[TrainItem]) -> bool:
 
 
 def _advantages(items: Sequence[TrainItem]) -> np.ndarray:
-    """Of every sampled token the outcome of its segment, or of its trajectory where segments have none."""
+    """For every sampled token the outcome of its segment, or of its trajectory if segments have none."""
     runs = [
         (outcome, segment.count)
         for item in items

@@ -1,10 +1,10 @@
-"""Checkpoints of the trainer: directories that are complete or do not exist.
+"""Writes and reads the trainer's checkpoints: directories that are complete or do not exist.
 
-Invariants: a checkpoint is written aside, synced to the disk and renamed, then its folder is synced; that
-happens only after every rank has synced its own file; only complete ones count as kept, and an older one is
-removed only after a newer one is in place; one whose bytes have changed since it was written is set aside,
-and the one before it is used. `step_<n>/` itself is a Hugging Face model; `step_<n>/trainer/` holds what
-resuming needs, one file of each rank, as safetensors: nothing is ever unpickled.
+Invariants: a checkpoint is written under a temporary name, synced to the disk and renamed, then its folder is
+synced; the rename comes after every rank has synced its own file; only complete checkpoints count as kept,
+and an older one is removed only after a newer one is in place; a checkpoint whose bytes have changed since it
+was written is set aside, and the one before it is used. `step_<n>/` itself is a Hugging Face model;
+`step_<n>/trainer/` holds what resuming needs, one safetensors file per rank: nothing is ever unpickled.
 """
 
 import json
@@ -31,26 +31,26 @@ log = logging.getLogger("workers")
 COMPLETE = ".complete"
 STATE = "trainer/state.safetensors"
 CHECKSUMS = "trainer/checksums.json"
-WEIGHT = "model."  # before the names of weights in the state
+WEIGHT = "model."  # prefix of the weights' names in the state
 CHUNK_BYTES = 4 << 20
 NAME = re.compile(r"step_[0-9]{1,18}")
 ADAPTER_CONFIG = "adapter_config.json"
-MODEL_CONFIGS = ("config.json", "generation_config.json")  # an adapter's model has its own
-OF_THE_CONTROLLER = "config.yaml"  # in every run directory before anybody can attach
-SEEN_S = 60.0  # by when a file system over a network shows what another host has made
+MODEL_CONFIGS = ("config.json", "generation_config.json")  # not copied for an adapter
+OF_THE_CONTROLLER = "config.yaml"  # in every run directory before a worker can attach
+SEEN_S = 60.0  # in this time a network file system shows a file that another host has made
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
 
 
 class Among(NamedTuple):
-    """A writer's place among those of one checkpoint."""
+    """A writer's rank among the ranks that write one checkpoint."""
 
     rank: int = 0
     size: int = 1
     meet: Callable[[str], Sequence[str]] = lambda checksum: [checksum]
-    """Tell the first rank what was written, "" for nothing; there, what all have told."""
+    """Send rank 0 the checksum of the written file, "" for none; on rank 0, returns all of them."""
 
     def file(self, rank: int) -> str:
-        """Name of a rank's file."""
+        """Name of a rank's file in the checkpoint."""
         return STATE if self.size == 1 else f"trainer/state-{rank + 1:05}-of-{self.size:05}.safetensors"
 
 
@@ -58,10 +58,10 @@ ALONE = Among()
 
 
 def require_run_directory(path: Path) -> None:
-    """Wait until the run directory is seen to be the controller's; before anything is written to it.
+    """Wait until the controller's file is seen in the run directory, before anything is written there.
 
-    Raises: ConfigError if it is another one, on a disk of this host alone: what is saved there, the run loses
-    with the host.
+    Raises: ConfigError if it does not appear: the directory is on a disk of this host alone, and a checkpoint
+    there would be lost to the run.
     """
     file, deadline = path / OF_THE_CONTROLLER, time.monotonic() + SEEN_S
     if not file.exists():
@@ -78,12 +78,12 @@ def require_run_directory(path: Path) -> None:
 
 
 def aside_of(directory: Path, policy_version: int) -> Path:
-    """Where a checkpoint is written until it is complete."""
+    """The folder in which a checkpoint is written until it is complete."""
     return directory / f".step_{policy_version}.partial"
 
 
 def prepare(directory: Path, policy_version: int) -> None:
-    """Make the folder that all ranks write to; before any of them does. Raises: RunError."""
+    """Make the folder of a new checkpoint, before any rank writes to it. Raises: RunError."""
     aside = aside_of(directory, policy_version)
     try:
         if aside.exists():
@@ -96,9 +96,9 @@ def prepare(directory: Path, policy_version: int) -> None:
 def write_share(
     directory: Path, policy_version: int, *, state: Mapping[str, Share], among: Among
 ) -> tuple[str, ...]:
-    """Write one rank's file and tell the first rank; there, the checksums of all files.
+    """Write one rank's file and send rank 0 its checksum; on rank 0, returns the checksums of all files.
 
-    Raises: RunError if the file system refuses, here or, on the first rank, elsewhere.
+    Raises: RunError if the file system refuses, here or, on rank 0, at another rank.
     """
     path, file = directory / f"step_{policy_version}", among.file(among.rank)
     try:
@@ -132,13 +132,13 @@ def write_checkpoint(
     buffers: Collection[str] = (),
     among: Among = ALONE,
 ) -> Path:
-    """The path of the new checkpoint `directory/step_<policy_version>`; older ones beyond `keep` are removed.
+    """Write `directory/step_<policy_version>`, remove older checkpoints beyond `keep`; returns its path.
 
-    `state` is this rank's part of what `read_state` gives back, of which what is named `model.` becomes, in
-    `dtype` but for `buffers`, model.safetensors next to the config and tokenizer of `model_directory`. With
-    `adapter`, the content of adapter_config.json, the files are those of an adapter in peft's format.
-    `layout`: how model.safetensors holds what the state has together. `prepare` has made the folder. Raises:
-    RunError if the file system refuses.
+    `state` is this rank's part of the state that `read_state` returns. Its tensors named `model.` become
+    model.safetensors next to the config and tokenizer of `model_directory`, rounded to `dtype` except
+    `buffers`. With `adapter`, the content of adapter_config.json, the files are those of an adapter in peft's
+    format. `layout`: the tensors of model.safetensors as parts of the state's tensors. Call `prepare` before.
+    Raises: RunError if the file system refuses.
     """
     path, aside = directory / f"step_{policy_version}", aside_of(directory, policy_version)
     try:
@@ -155,10 +155,10 @@ def write_checkpoint(
         _export(weights, Shares([aside / file for file in files]), dtype, layout or {}, buffers)
         known = dict(zip(files, sums, strict=True)) | {weights.name: _checksum(weights)}
         (aside / CHECKSUMS).write_text(json.dumps(known, indent=1) + "\n")
-        (aside / COMPLETE).touch()  # under this name nobody looks for it yet
+        (aside / COMPLETE).touch()  # no reader looks under this name yet
         for file in [*aside.rglob("*"), aside]:
             sync(file)
-        if path.exists():  # a run that went back and came here again: the newer one counts
+        if path.exists():  # the run went back and reached this version again: the newer one counts
             path.rename(directory / f".step_{policy_version}.replaced.partial")
         aside.rename(path)
         sync(directory)
@@ -172,14 +172,14 @@ def write_checkpoint(
 
 
 def _thin_out(directory: Path, policy_version: int, keep: int) -> None:
-    """Remove the oldest, so that `keep` are left with that of this version."""
+    """Remove the oldest checkpoints, so that `keep` are left, including this version's."""
     older = [old for old in _complete_checkpoints(directory) if _version_of(old) < policy_version]
     for old in older[: max(0, len(older) + 1 - keep)]:
         _remove(old)
 
 
 def _remove(path: Path) -> None:
-    """Make room, if the file system lets us: a checkpoint that stays is no reason to lose a newer one."""
+    """Remove a checkpoint if the file system allows it; a failure must not lose a newer checkpoint."""
     try:
         if path.is_symlink():
             path.unlink()  # the user has moved it, and keeps it there
@@ -199,7 +199,7 @@ def _refused(path: Path, error: Exception) -> RunError:
 def _export(
     file: Path, state: Shares, dtype: torch.dtype, layout: Mapping[str, TensorPart], buffers: Collection[str]
 ) -> None:
-    """The weights of a state as one file, a tensor at a time."""
+    """Write the weights of a state as one file, a tensor at a time."""
     own = [name.removeprefix(WEIGHT) for name in state if name.startswith(WEIGHT)]
     parts = layout or {name: TensorPart(name) for name in own}
     shapes = {}
@@ -219,7 +219,7 @@ def _export(
 
 
 def read_state(path: Path) -> tuple[int, Shares]:
-    """Policy version and trainer state of a checkpoint. Raises: RunError if it is not a complete one."""
+    """The policy version and trainer state of a checkpoint. Raises: RunError if it is incomplete."""
     files = sorted((path / "trainer").glob("state*.safetensors"))
     if not (path / COMPLETE).exists() or not files:
         raise RunError(
@@ -231,11 +231,11 @@ def read_state(path: Path) -> tuple[int, Shares]:
 
 
 def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: bool = True) -> Path | None:
-    """The newest whole checkpoint in the directory, of version `at_most` or older; None if there is none.
+    """The newest undamaged checkpoint in the directory, of version `at_most` or older; None if there is none.
 
-    What was cut off while it was written, or has lost or changed bytes since, is passed over, and said so in
-    the log. `is_first`: of several ranks that ask, the one that sets aside what is damaged, so that it is not
-    counted among those that are kept.
+    Checkpoints that were cut off during writing, or have lost or changed bytes since, are skipped with a
+    warning in the log. `is_first`: this rank sets damaged checkpoints aside, so that they do not count among
+    those that are kept; of several ranks that call this, exactly one.
     """
     for path in sorted(directory.glob(".step_*.partial")):
         log.warning("%s was cut off while it was written, and is not used.", path)
@@ -255,7 +255,7 @@ def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: 
 
 
 def remove_cut_off(directory: Path) -> None:
-    """Remove what was cut off while it was written, which may hold what room there was; nobody writes now."""
+    """Remove checkpoints that were cut off during writing; call it while no rank writes."""
     for path in directory.glob(".step_*.partial"):
         if not path.name.endswith(".replaced.partial"):  # whole, until the next save
             _remove(path)
@@ -272,7 +272,7 @@ def _set_aside(path: Path) -> None:
 
 
 def _damage(path: Path) -> str | None:
-    """What keeps a checkpoint from being used; None if nothing does."""
+    """Why a checkpoint cannot be used; None if it can."""
     if not (path / COMPLETE).exists():
         return f"it has no {COMPLETE}, which is written last, so it was cut off"
     sums, problem = _checksums(path)
@@ -293,7 +293,7 @@ def _damage(path: Path) -> str | None:
 
 
 def _checksums(path: Path) -> tuple[dict[str, str], str | None]:
-    """By file, and what is wrong with them; none, if an earlier release wrote none."""
+    """The checksums by file, and what is wrong with them; empty if an earlier release wrote none."""
     try:
         sums = json.loads((path / CHECKSUMS).read_bytes())
         if not isinstance(sums, dict):
@@ -306,7 +306,7 @@ def _checksums(path: Path) -> tuple[dict[str, str], str | None]:
 
 
 def _checksum(file: Path) -> str:
-    """xxh3 of its content, hexadecimal."""
+    """The xxh3 checksum of a file's content, hexadecimal."""
     found, descriptor = xxhash.xxh3_128(), os.open(file, os.O_RDONLY)
     try:
         while chunk := os.read(descriptor, CHUNK_BYTES):

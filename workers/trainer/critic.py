@@ -1,7 +1,7 @@
 """The critic: a copy of the initial model with a head that gives a value instead of logits.
 
-Invariants: it is sharded, packed and checkpointed like the policy; its first values are all 0, because its
-head begins at 0; a value is of the state before a response token, so it never sees that token.
+Invariants: it is sharded, packed and checkpointed like the policy; its head starts at 0, so its first values
+are all 0; a token's value is that of the state before it, so it never sees that token.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ from workers.trainer.state import missing_weights, restore_state
 from workers.trainer.token_batch import TokenBatch
 
 CRITIC = "critic/"  # prefix of its tensors in a checkpoint
-CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")  # of steps, or of their tokens
+CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")  # means over steps or tokens
 
 
 class ValueStep(NamedTuple):
-    """One optimizer step's accounts, summed over ranks; gradients lie ready until `finish`."""
+    """The numbers of one optimizer step, summed over ranks; its gradients wait for `finish`."""
 
     loss: float
-    clipped: float  # tokens
+    clipped: float  # tokens where the value clip is active
     grad_norm: float
 
     def metrics(self, tokens: float) -> dict[str, float]:
-        """As lines of metrics.jsonl have it. `tokens`: response tokens of the step."""
+        """The critic's metrics, under their names in metrics.jsonl. `tokens`: response tokens of the step."""
         clip_ratio = self.clipped / max(1.0, tokens)
         return dict(zip(CRITIC_MEANS, (self.loss, self.grad_norm, clip_ratio), strict=True))
 
@@ -56,7 +56,7 @@ class Critic:
         self.optimizer = make_optimizer(model, options.model_copy(update={"lr": options.critic_lr}))
 
     def restore(self, state: Shares, path: str | Path) -> None:
-        """Go on from its part of the checkpoint at `path`. Raises: RunError if that has none."""
+        """Continue from the critic's part of the checkpoint at `path`. Raises: RunError if it has none."""
         if missing_weights(self.model, state, prefix=CRITIC):
             raise RunError(
                 f"{path} has no critic, but `trainer.baseline: value` trains one. Resume with the "
@@ -69,7 +69,7 @@ class Critic:
         return forward_row(self.model, row).squeeze(-1).float()
 
     def gradients(self, rows: Sequence[PackedRow], flat: TokenBatch) -> ValueStep:
-        """Make the gradients of one mini-batch, clipped like the policy's."""
+        """Compute the gradients of one mini-batch, clipped like the policy's."""
         assert flat.values is not None, "a critic trains on the values that it gave before the update"
         totals = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
         for row in accumulated(self.model, rows, self._ranks, options=self._options):
@@ -87,7 +87,7 @@ class Critic:
         return ValueStep(loss, clipped, whole(norm).item())
 
     def finish(self, *, is_taken: bool, lr_share: float) -> None:
-        """Take the step that the gradients lie ready for, or drop them. `lr_share` of the peak rate."""
+        """Take the step of the computed gradients, or drop them. `lr_share`: share of the peak rate."""
         for group in self.optimizer.param_groups:
             group["lr"] = self._options.critic_lr * lr_share
         if is_taken:

@@ -1,4 +1,4 @@
-"""What the worker asks of a trainer: a built-in one, or the class that `trainer.engine` names."""
+"""The methods that a trainer must have: the built-in trainer, or the class that `trainer.engine` names."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from workers.trainer.token_batch import CorrectedTokens
 
 
 class TrainerEngine(Protocol):
-    """What `trainer.engine` names: a class that is called with the settings and the folder of the model.
+    """A class that `trainer.engine` may name; it is called with the settings and the model's folder.
 
     `Trainer` in workers/trainer/trainer.py says what each method does, and on which ranks.
     """
@@ -22,63 +22,63 @@ class TrainerEngine(Protocol):
     ranks: Ranks
 
     def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
-        """Train on one batch; its metrics."""
+        """Train on one batch; returns its metrics."""
         ...
 
     def tensors_for_publish(self) -> Published:
-        """What a policy version consists of, as this rank holds it, named as in the model's files."""
+        """The tensors of a policy version as this rank holds them, named as in the model's files."""
         ...
 
     def save_checkpoint(self, policy_version: int) -> Path:
-        """Write a checkpoint, and return where."""
+        """Write a checkpoint; returns its path."""
         ...
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         ...
 
 
 @runtime_checkable
 class StreamingTrainer(TrainerEngine, Protocol):
-    """A trainer that `trainer.streaming` may be on with."""
+    """A trainer that supports `trainer.streaming`."""
 
     def train_ahead(self, part: TrainAhead, frames: Sequence[bytes]) -> None:
-        """Make the gradients of groups of a batch that is not complete."""
+        """Compute the gradients of some groups before their batch is complete."""
         ...
 
 
 @runtime_checkable
 class BackgroundCheckpoints(TrainerEngine, Protocol):
-    """A trainer whose checkpoints are written while it goes on."""
+    """A trainer whose checkpoints are written while training continues."""
 
     def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
-        """Copy what belongs to a checkpoint; the call that is returned writes it, in any thread."""
+        """Copy the state of a checkpoint; returns the call that writes it, which may run in any thread."""
         ...
 
 
 @runtime_checkable
 class TimedTrainer(TrainerEngine, Protocol):
-    """A trainer that says where the time of its last step went."""
+    """A trainer that reports the seconds of its last step by activity."""
 
     seconds: dict[str, float]
 
 
 @runtime_checkable
 class MeteredTrainer(TrainerEngine, Protocol):
-    """A trainer that says how much arithmetic its last step was."""
+    """A trainer that reports the FLOPs of its last step."""
 
     compute: dict[str, float]
 
 
 @runtime_checkable
 class CorrectingTrainer(TrainerEngine, Protocol):
-    """A trainer that says what its last step found of the tokens that people will read."""
+    """A trainer that reports the importance corrections of the tokens in kept samples."""
 
     corrections: CorrectedTokens
 
 
 class Holdings(NamedTuple):
-    """What a trainer has on its device from one step to the next."""
+    """The models and optimizers that a trainer keeps on its device from one step to the next."""
 
     models: Sequence[torch.nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
@@ -89,14 +89,14 @@ class ReleasingTrainer(TrainerEngine, Protocol):
     """A trainer that can share its device with instances (`placement: colocated`)."""
 
     def held(self) -> Holdings:
-        """All whose memory is moved off the device and back, in place, between two orders."""
+        """The models and optimizers whose memory is moved off the device, and back, between two steps."""
         ...
 
 
 @runtime_checkable
 class HoldingTrainer(TrainerEngine, Protocol):
-    """A trainer that waits for the copy of a version before it changes a weight."""
+    """A trainer that waits until a version is copied before it changes a weight."""
 
     def hold_weights(self, copied: Callable[[], object]) -> None:
-        """Call `copied` before the next change of a weight; it returns when they may be changed."""
+        """Call `copied` before the next change of a weight; it returns when weights may be changed."""
         ...

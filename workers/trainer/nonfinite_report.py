@@ -18,7 +18,7 @@ from protocol.messages import Train
 from workers.trainer.batch import TrainBatch
 from workers.trainer.token_batch import TokenBatch
 
-MAX_SKIPPED_STEPS = 3  # in a row: no accident of one mini-batch any more
+MAX_SKIPPED_STEPS = 3  # in a row: no longer an accident of one mini-batch
 ARRAYS = {
     "tokens": "prompt and response tokens of all trajectories, concatenated",
     "positions": "places of the response tokens among the tokens of their trajectory",
@@ -41,7 +41,7 @@ log = logging.getLogger("workers")
 
 
 class Skipped:
-    """Optimizer steps in a row, up to now, that were not taken."""
+    """The optimizer steps in a row, up to now, that were skipped."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -49,11 +49,11 @@ class Skipped:
         self._last = ""
 
     def clear(self) -> None:
-        """A step was taken."""
+        """Forget skipped steps: a step was taken."""
         self._steps = []
 
     def add(self, step: dict[str, object], problem: str, *, version: int) -> None:
-        """Count and name one that was not."""
+        """Count and log a skipped step."""
         self._last = f"version {version}, minibatch {step['minibatch']}: {problem}"
         log.warning("An optimizer step was skipped, because it was not finite: %s.", self._last)
         self._steps.append({"train_version": version, **step})
@@ -64,7 +64,7 @@ class Skipped:
         return len(self._steps) >= MAX_SKIPPED_STEPS
 
     def give_up(self, train: Train, *, batch: TrainBatch, flat: TokenBatch, is_writer: bool) -> NoReturn:
-        """Write the batch out, on one rank. Raises: RunError, which says where it lies."""
+        """Write the batch to disk, on the rank that `is_writer`. Raises: RunError, which names the folder."""
         path = self._directory / f"version_{train.train_version}"
         if is_writer:
             write_study(path, train, batch=batch, flat=flat, seen=self._steps)
@@ -80,7 +80,7 @@ def write_study(
 ) -> None:
     """Make the directory `path` with `batch.npz` and `seen.json`.
 
-    `seen` tells of the optimizer steps that were skipped. Raises: RunError if the file system refuses.
+    `seen`: the skipped optimizer steps. Raises: RunError if the file system refuses.
     """
     arrays = {
         "tokens": np.concatenate(batch.tokens),
@@ -114,7 +114,7 @@ def write_study(
 
 
 def _as_json(fields: Mapping[str, object]) -> dict[str, object]:
-    """JSON has no word for a number that is not finite; a string is one that people can read."""
+    """The fields, with non-finite numbers as strings, because JSON has no non-finite numbers."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in fields.items()

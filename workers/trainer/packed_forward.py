@@ -1,8 +1,8 @@
-"""Forward passes without padding: many sequences in one row, each attending to itself alone.
+"""Forward passes without padding: many sequences in one row, each attending only to itself.
 
 Invariants: attention never crosses from one sequence to another, and keeps the windows of the model
-(`check_no_leak` proves both before the first step); only positions that predict a sampled token get logits.
-Where a state would cross, the sequences of a row are computed apart (`workers/models/apart.py`).
+(`check_no_leak` tests both before the first step); only positions that predict a sampled token get logits. In
+models that would carry a state across, the sequences of a row are computed apart (`workers/models/apart.py`).
 
 Shapes: T tokens of a packed row, N its sampled tokens, H heads, D size of a head, V vocabulary.
 
@@ -33,12 +33,12 @@ from workers.trainer.ranks import Ranks
 from workers.trainer.sequence.group import SequenceGroup
 
 log = logging.getLogger("workers")
-PACKED_SDPA = "staleflow_packed"  # transformers asks of names with `sdpa` in them that the model has tried it
+PACKED_SDPA = "staleflow_packed"  # a name with `sdpa` must be known to transformers
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """One micro-batch on the device. Without sequences it is one token whose logits nobody reads."""
+    """One micro-batch on the device. An empty one is one token whose logits are not used."""
 
     tokens_1T: torch.Tensor
     positions_1T: torch.Tensor  # restart at 0 with every sequence
@@ -46,8 +46,8 @@ class PackedRow:
     predicting_N: torch.Tensor  # positions in the row whose logits predict a sampled token
     targets_N: torch.Tensor  # those tokens
     places_N: torch.Tensor  # their places among the sampled tokens of the batch
-    kept: KeptTokens | None = None  # what each was drawn from; None: the whole vocabulary
-    group: SequenceGroup | None = None  # of ranks, each of which has as many tokens of the row
+    kept: KeptTokens | None = None  # the set that each was drawn from; None: the whole vocabulary
+    group: SequenceGroup | None = None  # the ranks that share the row, each with as many of its tokens
 
 
 def pack_row(batch: TrainBatch, indices: Sequence[int], device: torch.device) -> PackedRow:
@@ -89,7 +89,7 @@ def pack_rows(
     *,
     options: TrainerSettings,
 ) -> list[PackedRow]:
-    """The micro-batches of some sequences that are this rank's, alone or with the ranks that share them."""
+    """The micro-batches of some sequences on this rank, or on the ranks that share rows with it."""
     lengths, size = [len(batch.tokens[index]) for index in indices], options.sequence_ranks
     budget = options.max_tokens_per_microbatch * size
     if is_apart(model):
@@ -104,7 +104,7 @@ def pack_rows(
 def choose_attention(device: torch.device, dtype: torch.dtype, *, is_shared: bool = False) -> str:
     """Name of the attention for packed rows: FlashAttention 2 where it runs, else SDPA per sequence.
 
-    `is_shared`: between ranks, which SDPA alone can do here.
+    `is_shared`: several ranks share a row, which only SDPA supports here.
     """
     has_flash = (
         not is_shared
@@ -116,7 +116,7 @@ def choose_attention(device: torch.device, dtype: torch.dtype, *, is_shared: boo
 
 
 def half_attention(model: PreTrainedModel) -> float:
-    """Length, in tokens, at which attention is as much arithmetic as all the rest of a transformer's layer.
+    """The sequence length in tokens at which attention costs as much as the rest of a layer.
 
     Per token and layer about 24 * width ** 2 against 2 * width * length operations, since it is causal.
     """
@@ -140,9 +140,9 @@ def packed_sdpa(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each sequence of a row: an attention function as transformers calls it.
 
-    `s_aux`: scores [H] of a sink, which takes a share of the weight and gives nothing. `sequence_group`: of
-    the ranks that share the row.
-    Raises: ConfigError if the model wants something that this attention cannot do.
+    `s_aux`: scores [H] of a sink, which takes a share of the weight and contributes no value.
+    `sequence_group`: the ranks that share the row. Raises: ConfigError if the model needs attention that this
+    function does not support.
     """
     if options.get("position_bias") is not None:
         raise ConfigError(
@@ -197,7 +197,7 @@ def _attend(
 
 
 def _mask(length: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """Which keys (columns) a query may see: itself and those before it, of a window only its last ones."""
+    """Which keys (columns) a query may see: itself and those before it, in a window only the last ones."""
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return mask if window is None else mask.triu(1 - window)
 
@@ -212,7 +212,7 @@ def _explicit(
     softcap: float | None,
     sinks_H: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention with scores squeezed into ±softcap (Gemma 2) or beside sinks (gpt-oss), as SDPA cannot."""
+    """Attention with soft-capped scores (Gemma 2) or sinks (gpt-oss), which SDPA does not support."""
     repeats = query_1HTD.shape[1] // key_1HTD.shape[1]
     key_1HTD, value_1HTD = (states.repeat_interleave(repeats, dim=1) for states in (key_1HTD, value_1HTD))
     scale: float = query_1HTD.shape[-1] ** -0.5 if scaling is None else scaling
@@ -238,7 +238,7 @@ def forward_row(model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
 
 
 def _arguments(model: PreTrainedModel, row: PackedRow) -> dict[str, Any]:
-    """What the model is called with, but for the positions that get logits."""
+    """The arguments of the model's forward pass, except the positions that get logits."""
     arguments: dict[str, Any] = {
         "input_ids": row.tokens_1T,
         "position_ids": row.positions_1T,
@@ -265,8 +265,8 @@ def response_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Logprobs and entropy of the row's response tokens at the sampling temperature: [N], [N], in nats.
 
-    With the model's `tail`, logits of more than one chunk are never made at once; those of one are kept for
-    the backward pass.
+    With the model's `tail`, logits of only one chunk exist at a time; if there is only one chunk, its logits
+    are kept for the backward pass.
     """
     if tail is not None and len(parts_of(len(row.targets_N), tail.head.out_features)) > 1:
         softmax = Softmax(temperature, is_entropy_trained, row.kept)
@@ -282,7 +282,7 @@ def response_logprobs(
 def _chunked(
     tail: ModelTail, row: PackedRow, arguments: dict[str, Any], softmax: Softmax
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What stands in for the model's forward pass, so that its weights are whole and FSDP knows of it."""
+    """Called in place of the model's forward pass, so that FSDP gathers its weights."""
     found = tail.states(arguments, row.predicting_N)
     assert found is not None, "proven_tail has looked"
     return head_logprobs(
@@ -295,7 +295,7 @@ def _chunked(
 
 
 def proven_tail(model: PreTrainedModel, device: torch.device) -> ModelTail | None:
-    """The model's end, if by itself it gives the logits of the whole model; else None, and the log says so.
+    """The model's tail, if it alone reproduces the logits of the whole model; else None, with a log warning.
 
     Collective.
     """
@@ -314,24 +314,24 @@ def proven_tail(model: PreTrainedModel, device: torch.device) -> ModelTail | Non
 
 
 def _by_the_tail(tail: ModelTail, row: PackedRow, arguments: dict[str, Any]) -> torch.Tensor | None:
-    """Logits of a row, two tokens at a time; None if the tail does not know how."""
+    """Logits of a row, two tokens at a time; None if the tail does not support this model."""
     if (found := tail.states(arguments, row.predicting_N)) is None:
         return None
     return torch.cat([tail.logits(states, found[1], arguments) for states in found[0].split(2)])
 
 
 def compute_apart(model: PreTrainedModel) -> None:
-    """Compute the sequences of the model's rows apart from now on."""
+    """Compute the sequences of the model's rows separately from now on."""
     set_apart(model, names_lengths=model.config._attn_implementation == PACKED_SDPA)
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Of logits, as a share of the largest."""
+    """Largest allowed difference of logits, as a share of the largest logit."""
     return 1e-4 if dtype == torch.float32 else 0.1
 
 
 def whole_row(sequences: Sequence[torch.Tensor]) -> PackedRow:
-    """These sequences side by side, with logits at every position."""
+    """A row of these sequences side by side, with logits at every position."""
     tokens_T, lengths = torch.cat(list(sequences)), [len(sequence) for sequence in sequences]
     places_T = torch.arange(len(tokens_T), device=tokens_T.device)
     positions_T = torch.cat([places_T[:length] for length in lengths])

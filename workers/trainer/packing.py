@@ -1,4 +1,4 @@
-"""Which sequences go together: mini-batches by group, micro-batches by token budget, ranks by work.
+"""Splits a batch: into mini-batches by group, micro-batches by token budget, and shares of ranks by work.
 
 Invariants: every sequence is in exactly one micro-batch of one rank; a micro-batch is within the token budget
 unless it is a single longer sequence; all ranks get the same number of micro-batches (FSDP's collectives must
@@ -37,9 +37,8 @@ def pack(
 ) -> list[MicroBatch]:
     """Micro-batches of at most `max_tokens` tokens with work spread evenly.
 
-    `at_least` so many, if there are enough sequences.
-
-    `half_attention` is the length at which attention takes as long as all the rest of a sequence's pass.
+    At least `at_least` micro-batches, if there are enough sequences. `half_attention`: the length at which
+    attention takes as long as the rest of a sequence's pass.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     tight = _best_fit(lengths, order, max_tokens)
@@ -51,13 +50,13 @@ def pack(
 def plan(
     lengths: Sequence[int], *, ranks: int, max_tokens: int, half_attention: float = math.inf
 ) -> list[list[MicroBatch]]:
-    """For each rank its micro-batches, as many for every rank; an empty one means a pass without loss.
+    """The micro-batches of each rank, equally many for every rank; an empty one is a pass without loss.
 
-    Ranks wait for each other in every layer, so the micro-batches that they do side by side are of like work.
+    Ranks wait for each other in every layer, so the micro-batches of one round have similar work.
     """
     count = 0
     packed: list[MicroBatch] = [[]]
-    while len(packed) > count:  # a multiple of the ranks: what one has to do, the others can share
+    while len(packed) > count:  # a multiple of the ranks, so that the last round is shared by all
         count = -(-len(packed) // ranks) * ranks
         packed = pack(lengths, max_tokens=max_tokens, at_least=count, half_attention=half_attention)
 
@@ -71,9 +70,9 @@ def plan(
 
 
 def plan_padded(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> list[list[MicroBatch]]:
-    """As `plan`, where sequences of a micro-batch are padded to the longest of them.
+    """Like `plan`, for micro-batches whose sequences are padded to the longest of them.
 
-    So those of like length go together, and the budget counts padding.
+    Sequences of similar length go together, and the budget counts padding.
     """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     batches: list[MicroBatch] = []
@@ -90,7 +89,7 @@ def plan_padded(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> list[
 
 
 def _best_fit(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[MicroBatch]:
-    """Each sequence, longest first, into the micro-batch where it leaves the least room."""
+    """Best fit: each sequence, longest first, into the micro-batch with the least room that fits it."""
     batches: list[MicroBatch] = []
     rooms: list[tuple[int, int]] = []  # tokens left and number of each micro-batch with room, ascending
     for index in order:
@@ -107,9 +106,9 @@ def _best_fit(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> 
 def _spread(
     lengths: Sequence[int], order: Sequence[int], max_tokens: int, *, count: int, work: Sequence[float]
 ) -> list[MicroBatch] | None:
-    """Put each sequence, longest first, into the fitting one of `count` micro-batches with the least work.
+    """Put each sequence, longest first, into the fitting micro-batch of `count` with the least work.
 
-    None if one does not fit.
+    None if a sequence does not fit.
     """
     batches: list[MicroBatch] = [[] for _ in range(count)]
     tokens = [0] * count

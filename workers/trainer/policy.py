@@ -1,6 +1,6 @@
-"""The model that a trainer trains, before it is sharded: whole, or frozen with an adapter beside its layers.
+"""Loads the model that is trained, before it is sharded: whole, or frozen with an adapter beside its layers.
 
-Invariant: what would be trained or saved wrong is refused here, in words.
+Invariant: a model that would be trained or saved wrong is refused here with an error message.
 """
 
 import logging
@@ -30,11 +30,11 @@ log = logging.getLogger("workers")
 
 
 class Policy(NamedTuple):
-    """What is trained."""
+    """The trained model, with its adapter if it has one."""
 
     model: PreTrainedModel
     adapter: dict[str, object] | None = None  # adapter_config.json
-    digest: torch.Tensor | None = None  # of the model below the adapter
+    digest: torch.Tensor | None = None  # of the model below the adapter, as published with each version
     layout: FileLayout = AS_IT_IS
 
 
@@ -44,7 +44,7 @@ def load_packed(
 ) -> PreTrainedModel:  # fmt: skip
     """The model with the attention of packed rows. Raises: ConfigError if it cannot be loaded.
 
-    `is_shared`: several ranks share a row. `like`: a model that was checked, and tells how rows are computed.
+    `is_shared`: several ranks share a row. `like`: a checked model, whose way to compute rows is taken over.
     """
     attention = choose_attention(device, forward_dtype, is_shared=is_shared)
     model = load_causal_lm(directory, dtype=dtype, device=device, attention=attention)
@@ -56,11 +56,11 @@ def load_packed(
 def load_policy(
     settings: WorkerSettings, directory: Path, *, device: torch.device, forward_dtype: torch.dtype
 ) -> Policy:
-    """The model in float32; with `trainer.lora`, its adapter in float32.
+    """The model in float32; with `trainer.lora`, a frozen model with an adapter in float32.
 
-    The frozen weights below an adapter are in the precision of the forward pass, which is all that they need.
+    The frozen weights are in the precision of the forward pass, which needs no more.
 
-    Raises: ConfigError if it cannot be loaded, or its files cannot be made again.
+    Raises: ConfigError if it cannot be loaded, or its weights cannot be written back as its files hold them.
     """
     lora = settings.trainer.lora
     if not lora.rank:
@@ -80,7 +80,7 @@ def check_policy(
     model: PreTrainedModel, settings: WorkerSettings, ranks: Ranks, group: SequenceGroup | None, *,
     forward_dtype: torch.dtype,
 ) -> ModelTail | None:  # fmt: skip
-    """The model's end, if logits can be made in chunks.
+    """The model's tail, if logits can be made in chunks; else None.
 
     Raises: ConfigError if packed rows of this run would be computed wrong. Collective.
     """

@@ -1,10 +1,10 @@
 """The trainer's ranks: one process group, and orders from rank 0 to the others.
 
-Invariants: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who is where, as torchrun sets them;
-settings reach the other ranks through the store of the rendezvous, so that they need no file and no link, and
-those of another controller as an order; orders travel as raw bytes in the wire's own encoding, never pickled;
-every rank sees the same orders in the same order; the group outlives the trainers that its ranks make one
-after the other; a single rank needs no environment and no network.
+Invariants: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT place each rank, as torchrun sets them;
+settings reach the other ranks through the rendezvous store, so they need no file and no link, and the
+settings of a later controller as an order; orders travel as raw bytes in the wire's encoding, never pickled;
+every rank gets the same orders in the same order; the process group outlives the trainers that its ranks make
+one after the other; a single rank needs no environment and no network.
 """
 
 import logging
@@ -59,7 +59,7 @@ def _meet() -> tuple[Store, int, int]:
 def share_settings(settings: WorkerSettings) -> None:
     """Send the settings of the run from rank 0 to the other ranks.
 
-    If they served an earlier controller, tell them to start again. Raises: ConfigError.
+    If they served an earlier controller, they start over with these. Raises: ConfigError.
     """
     store, _, size = _meet()
     if size > 1 and dist.is_initialized():
@@ -69,7 +69,7 @@ def share_settings(settings: WorkerSettings) -> None:
 
 
 def shared_settings() -> WorkerSettings | None:
-    """Wait, on other ranks, for rank 0 to be attached; returns what it was told, None if it has left without.
+    """Wait, on other ranks, for the settings of the run; None if rank 0 left before it was attached.
 
     Raises: ConfigError, or RunError if rank 0 was lost.
     """
@@ -82,9 +82,9 @@ def shared_settings() -> WorkerSettings | None:
 
 
 def dismiss() -> None:
-    """Rank 0: let the other ranks end, whether they wait for an order or for settings still.
+    """Rank 0: end the other ranks, which wait for an order or still for settings.
 
-    Raises: ConfigError or RuntimeError if they are not there.
+    Raises: ConfigError or RuntimeError if they are gone.
     """
     store, _, size = _meet()
     if size > 1 and dist.is_initialized():
@@ -97,7 +97,7 @@ def _disband() -> None:
     if dist.get_rank() == 0:
         _give(None)
     dist.destroy_process_group()
-    _meet.cache_clear()  # the next group of this process, if there is one, meets elsewhere
+    _meet.cache_clear()  # the next process group of this process has another rendezvous
 
 
 def _give(message: Message | None, frames: Sequence[bytes] = ()) -> None:
@@ -154,9 +154,9 @@ class Ranks:
         return parts or []
 
     def meet(self, word: str) -> list[str]:
-        """Tell rank 0 a word of at most 64 letters; there, what each rank has told, in order.
+        """Send rank 0 a text of at most 64 bytes; on rank 0, returns every rank's text, in order.
 
-        In any one thread beside that which trains. Raises: RunError if a rank is lost.
+        Callable in one thread beside the training thread. Raises: RunError if a rank is lost.
         """
         letters = torch.zeros(64, dtype=torch.uint8)
         letters[: len(word)] = torch.tensor(list(word.encode()), dtype=torch.uint8)
@@ -168,7 +168,7 @@ class Ranks:
         return [bytes(one[one > 0].tolist()).decode() for one in told or []]
 
     def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
-        """Rank 0: give an order to the others; None lets them stop."""
+        """Rank 0: send an order to the other ranks; None ends them."""
         if self.size > 1:
             _give(message, frames)
 
@@ -190,14 +190,14 @@ class Ranks:
         return from_fields(tag, unpack(parts[0])), tuple(parts[1:])
 
     def stop(self) -> None:
-        """Rank 0 tells the others to stop; everyone leaves the group. A single rank keeps its own."""
+        """Rank 0 ends the others; every rank leaves the process group. A single rank keeps its own."""
         if self.size > 1:
             _disband()
 
 
 @contextmanager
 def torch_errors_in_words() -> Iterator[None]:
-    """Raises: RunError in the place of what torch raises, whose traceback goes to the log."""
+    """Replace torch's errors by a RunError with a clear message; the traceback goes to the log."""
     try:
         yield
     except StaleFlowError:

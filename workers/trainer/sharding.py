@@ -1,4 +1,4 @@
-"""Spreads a model over the ranks with FSDP2, and makes the optimizer of what one rank holds.
+"""Shards a model over the ranks with FSDP2, and makes the optimizer of one rank's shards.
 
 Invariants: the weights that are updated are float32 whatever the precision of the forward pass; every rank
 shards alike. One rank runs the same FSDP2 code as many: measured on a 2-layer model of hidden size 64, it
@@ -35,9 +35,9 @@ def forward_dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype
 
 
 def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dtype: torch.dtype) -> None:
-    """Shard every layer of the model, and then what is left of it, over all ranks, in place.
+    """Shard every layer of the model, and then the rest of it, over all ranks, in place.
 
-    `dtype` is that of the forward pass. Raises: ConfigError if `options` cannot be had here.
+    `dtype`: of the forward pass. Raises: ConfigError if `options` are not possible on this device.
     """
     if options.cpu_offload and ranks.device.type != "cuda":
         raise ConfigError(
@@ -67,12 +67,12 @@ def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dty
 
 
 def _hold_one_layer(model: PreTrainedModel) -> None:
-    """Have FSDP hold whole weights of one layer at a time, and nothing that has travelled already.
+    """Have FSDP keep whole weights of only one layer at a time, and no buffers of finished collectives.
 
-    In a backward pass it gathers the weights of the layer before; it keeps the weights that it gathered last,
-    and the gradients that it sent last, as they crossed the network: so that all of that travels while others
-    are computed. On a CPU a collective is over when its call returns: nothing overlaps, and they only take
-    room. FSDP has a word for the first, none for the others.
+    By default, FSDP gathers the previous layer's weights early in a backward pass, and keeps the weights that
+    it gathered last and the gradients that it sent last, to overlap communication with computation. On a CPU
+    a collective is complete when its call returns: nothing overlaps, and the buffers only take memory. FSDP
+    has an option for the early gathering, none for the buffers.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -86,10 +86,10 @@ def _hold_one_layer(model: PreTrainedModel) -> None:
 
 
 class SumInPlace(ReduceScatter):
-    """Sums gradients where FSDP has laid them side by side, takes this rank's share, and frees them at once.
+    """Sums gradients in FSDP's own buffer, takes this rank's share, and frees the buffer at once.
 
-    Gloo would sum a copy of them, in the same way, so as many bytes cross the network; and its threads may
-    hold what they have sent for longer than FSDP does.
+    Gloo would sum a copy in the same way, so the same number of bytes crosses the network; and its threads
+    may hold sent buffers for longer than FSDP does.
     """
 
     def allocate(
@@ -118,10 +118,10 @@ def accumulated(
     options: TrainerSettings,
     is_end: bool = True,
 ) -> Iterator[Item]:
-    """The micro-batches of one optimizer step, or some of them if it is not its end.
+    """The micro-batches of one optimizer step, or some of them if not `is_end`.
 
-    Gradients go over the network with each of them, layer by layer, so that a rank keeps its share alone; or
-    with the last one only, and until then each rank holds the whole gradient in float32.
+    Gradients are reduced with each micro-batch, layer by layer, so that a rank keeps only its share; or with
+    the last one only, and until then each rank holds the whole gradient in float32.
     """
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     is_each = reduces_every_microbatch(options.reduce_gradients, weights=weights, ranks=ranks.size)
@@ -131,17 +131,18 @@ def accumulated(
 
 
 def reshard(model: PreTrainedModel) -> None:
-    """Let go of the whole weights that FSDP keeps after a forward pass for a backward pass.
+    """Free the whole weights that FSDP keeps after a forward pass for a backward pass.
 
-    It may not come; the next forward pass would then use them although a checkpoint has changed the shards.
+    If no backward pass follows, the next forward pass would use them although a checkpoint has changed the
+    shards.
     """
     cast("FSDPModule", model).reshard()
 
 
 def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.optim.AdamW:
-    """AdamW over this rank's shards; norms, biases and whatever else is no matrix are not decayed.
+    """AdamW over this rank's shards; only matrices are decayed, without norms and biases.
 
-    A checkpoint names what the optimizer keeps by the weight (state.py), so it fits whatever is decayed.
+    A checkpoint names optimizer state by weight (state.py), so it fits whichever weights are decayed.
     """
     spared = _norms_and_biases(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -160,7 +161,7 @@ def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.op
 
 
 def _norms_and_biases(model: PreTrainedModel) -> set[torch.nn.Parameter]:
-    """Of any shape: a mixture has a bias for each expert, and some models a norm for each head."""
+    """Of any shape: a mixture of experts has a bias per expert, and some models a norm per head."""
     return {
         parameter
         for module in model.modules()
@@ -170,7 +171,7 @@ def _norms_and_biases(model: PreTrainedModel) -> set[torch.nn.Parameter]:
 
 
 def whole(tensor: torch.Tensor | SpreadPart) -> torch.Tensor:
-    """All of a tensor that may be sharded. Collective."""
+    """A tensor in full, if it is sharded. Collective."""
     if isinstance(tensor, SpreadPart):
         return tensor.part.of(whole(tensor.whole))
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -179,7 +180,7 @@ def whole(tensor: torch.Tensor | SpreadPart) -> torch.Tensor:
 def gather(
     tensors: Mapping[str, torch.Tensor | SpreadPart], ranks: Ranks, *, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """On rank 0 private copies of the tensors, whole, on the CPU, floats in `dtype`; elsewhere nothing."""
+    """On rank 0, copies of the whole tensors on the CPU, floats in `dtype`; on other ranks nothing."""
     gathered = {}
     for name, tensor in tensors.items():
         full = whole(tensor).detach()

@@ -1,8 +1,8 @@
-"""What a trainer needs to go on, as named tensors: weights, optimizer, random numbers.
+"""The state from which a trainer continues, as named tensors: weights, optimizer, random numbers.
 
-Invariants: a tensor is named after the weight that it belongs to, and rows of it are known by their place, so
-any number of ranks can take it up; a buffer is published and saved as it is, since nothing trains it and the
-forward pass does not round it.
+Invariants: a tensor is named after its weight, and its rows are known by their place, so any number of ranks
+can read it; a buffer is published and saved unrounded, because it is not trained and the forward pass does
+not round it.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from workers.trainer.saved.shares import Share, Shares, place_of, share_of
 from workers.trainer.sharding import gather
 
 Published = dict[str, torch.Tensor | SpreadPart]
-"""What a version consists of, by name in the model's files, as one rank holds it."""
+"""The tensors of a version by name in the model's files, as one rank holds them."""
 
 
 def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers, tied ones under their first name only.
 
-    Of a model with an adapter that alone.
+    Of a model with an adapter only the adapter's tensors.
     """
     if adapter := adapter_tensors(model):
         return adapter
@@ -38,7 +38,7 @@ def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def published_tensors(model: PreTrainedModel, layout: FileLayout) -> Published:
-    """What a version consists of; the next step changes it."""
+    """The tensors of a version; the next step changes them."""
     tensors = {
         name: tensor.detach() if isinstance(tensor, torch.nn.Parameter) else torch.nn.Buffer(tensor)
         for name, tensor in named_tensors(model).items()
@@ -47,7 +47,7 @@ def published_tensors(model: PreTrainedModel, layout: FileLayout) -> Published:
 
 
 def buffer_names(model: PreTrainedModel) -> set[str]:
-    """Of `named_tensors`, those that are not trained."""
+    """The names in `named_tensors` that are not trained."""
     named = named_tensors(model).items()
     return {name for name, tensor in named if not isinstance(tensor, torch.nn.Parameter)}
 
@@ -55,7 +55,7 @@ def buffer_names(model: PreTrainedModel) -> set[str]:
 def _state(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, *, prefix: str
 ) -> dict[str, torch.Tensor]:
-    """Weights and what the optimizer keeps of them, as this rank holds it."""
+    """Weights and their optimizer state, as this rank holds them."""
     named = named_tensors(model)
     state = {f"{prefix}model.{name}": tensor for name, tensor in named.items()}
     for name, tensor in named.items():
@@ -67,7 +67,7 @@ def _state(
 def share_of_state(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, *, prefix: str = ""
 ) -> dict[str, Share]:
-    """Copies in host memory of what this rank holds; of what all hold, on rank 0 alone."""
+    """Copies of this rank's shards in host memory; of unsharded tensors on rank 0 only."""
     state = _state(model, optimizer, prefix=prefix)
     found = {name: share_of(tensor, is_first=ranks.rank == 0) for name, tensor in state.items()}
     return {name: share for name, share in found.items() if share is not None}
@@ -76,13 +76,13 @@ def share_of_state(
 def gather_state(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, *, prefix: str = ""
 ) -> dict[str, Share]:
-    """On rank 0 the whole state, for ranks that share no disk; elsewhere nothing. Collective."""
+    """On rank 0 the whole state, for ranks that share no disk; on other ranks nothing. Collective."""
     gathered = gather(_state(model, optimizer, prefix=prefix), ranks)
     return {name: Share(tensor) for name, tensor in gathered.items()}
 
 
 def random_states(ranks: Ranks, *, is_shared: bool) -> dict[str, Share]:
-    """The random numbers of this rank; of all, on rank 0, unless ranks share a disk. Collective."""
+    """This rank's random state; if ranks share no disk, those of all ranks, on rank 0. Collective."""
     mine = _random_state(ranks.device)
     if is_shared:
         return {f"rng.{ranks.rank}": Share(mine)}
@@ -97,10 +97,10 @@ def missing_weights(model: PreTrainedModel, state: Mapping[str, Any], *, prefix:
 def restore_state(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, state: Shares, *, prefix: str = ""
 ) -> None:
-    """Take up what the ranks wrote, however many they were; each reads its own rows.
+    """Restore the state that ranks wrote, however many they were; each rank reads its own rows.
 
-    Ranks beyond those that saved keep the random state that they began with. Raises: RunError if a tensor is
-    of another shape.
+    Ranks beyond those that saved keep their initial random state. Raises: RunError if a tensor has another
+    shape.
     """
     with torch.no_grad():
         for name, tensor in named_tensors(model).items():
@@ -116,7 +116,7 @@ def restore_state(
 
 
 def _fill(tensor: torch.Tensor, state: Shares, name: str) -> None:
-    """Copy this rank's rows of a tensor of the state. Raises: RunError if that is of another shape."""
+    """Copy this rank's rows from the state into a tensor. Raises: RunError if the shapes differ."""
     if (there := state.shape(name)) != [*tensor.shape]:
         raise RunError(
             f"{name} is of shape {there} in the checkpoint, and {[*tensor.shape]} in this model. Expected a "
@@ -131,7 +131,7 @@ def _fill(tensor: torch.Tensor, state: Shares, name: str) -> None:
 
 
 def _random_state(device: torch.device) -> torch.Tensor:
-    """That of the CPU, and behind it that of the GPU."""
+    """The random state of the CPU, followed by that of the GPU."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))

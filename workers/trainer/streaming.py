@@ -1,7 +1,7 @@
-"""What a trainer has done of a batch that is not complete.
+"""Collects the parts of a batch that are trained before the batch is complete.
 
 Invariant: nothing is divided before the whole batch is known. Until then token weights, losses and gradients
-are sums, so that it does not matter which groups came together.
+are sums, so the result does not depend on which groups came together.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.token_batch import TokenBatch, count_episodes
 
-SHARED_FRAMES = 4  # of `train_pieces`, of all trajectories; those behind them are of one each
+SHARED_FRAMES = 4  # of `train_pieces`, for all trajectories; the frames after them are of one trajectory each
 
 
 @dataclass(slots=True)
 class StreamedGroups:
-    """The parts of one batch so far. Gradients are with the model."""
+    """The parts of one batch so far. Their gradients are in the model."""
 
     items: list[TrainItem] = field(default_factory=list)
     frames: list[Sequence[bytes]] = field(default_factory=list)
     flats: list[TokenBatch] = field(default_factory=list)
-    totals: torch.Tensor | None = None  # as the optimizer step wants them, of this rank
+    totals: torch.Tensor | None = None  # this rank's input of the optimizer step
     divisor: int = 0  # of the loss
     seconds: float = 0.0  # spent before the batch was complete
 
@@ -35,7 +35,7 @@ class StreamedGroups:
         self, part: Train | TrainAhead, frames: Sequence[bytes], *, batch: TrainBatch, flat: TokenBatch,
         options: TrainerSettings,
     ) -> None:  # fmt: skip
-        """Enter a part that is about to be trained, and take back what its weights were divided by."""
+        """Add a part that is about to be trained, and undo the division of its token weights."""
         counted = count_episodes(batch, range(len(batch.tokens)))
         divisor = losses.divisor(counted.lengths_E, options.loss_aggregation, groups=counted.groups_E)
         flat.token_weights *= divisor
@@ -54,9 +54,9 @@ class StreamedGroups:
             )
 
     def whole(self, train: Train) -> tuple[TrainBatch, TokenBatch]:
-        """The complete batch, its weights divided.
+        """The complete batch, with its weights divided.
 
-        What `sequences` and `groups` of one count from 0 in each part.
+        `sequences` and `groups` of the TokenBatch count from 0 in each part.
         """
         columns_of = [frames[:SHARED_FRAMES] for frames in self.frames]
         joined = [b"".join(parts) for parts in zip(*columns_of, strict=True)]

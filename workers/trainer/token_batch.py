@@ -1,7 +1,7 @@
 """A batch's sampled tokens on the device, and the corrections that the loss applies to them.
 
-Invariants: token weights are fixed by lengths before anything is masked or rejected; corrections are made
-from what the weights were before the optimizer step that uses them; a row of tokens holds whole responses.
+Invariants: token weights are fixed by lengths before anything is masked or rejected; corrections are computed
+from the weights before the optimizer step that uses them; a row of tokens holds whole responses.
 
 Shapes: N sampled tokens of the batch, concatenated in its order; n those of one row; B trajectories; E
 episodes, which are the trajectories of a run without an agent.
@@ -23,7 +23,7 @@ from workers.trainer.ranks import Ranks
 
 @dataclass(slots=True)
 class TokenBatch:
-    """All [N]; float32 but where another type is named."""
+    """All [N]; float32 unless another type is named."""
 
     rollout_logprobs: torch.Tensor
     proximal_logprobs: torch.Tensor  # as computed beforehand; else filled in as rows are corrected
@@ -31,12 +31,12 @@ class TokenBatch:
     values: torch.Tensor | None  # of the critic before the update; None without one
     advantages: torch.Tensor
     returns: torch.Tensor
-    token_weights: torch.Tensor  # of every mini-batch by itself, masked where a response is left out
+    token_weights: torch.Tensor  # normalized per mini-batch; 0 where a response is masked
     sequences: torch.Tensor  # int64
     groups: torch.Tensor  # int64, an index from 0
     policy_versions: torch.Tensor  # int64
     oldest_versions: torch.Tensor  # int64: of the token's response
-    seen_logprobs: torch.Tensor  # filled in by the update: those that each optimizer step started from
+    seen_logprobs: torch.Tensor  # filled in by the update: under the weights before each optimizer step
     seen_entropy: torch.Tensor  # of the same distributions
     importance_weights: torch.Tensor
     loss_factors: torch.Tensor  # 0 where rejection leaves a token out
@@ -46,7 +46,7 @@ class TokenBatch:
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """What passes without gradient have found, [N] each, on every rank; None: there was no such pass."""
+    """Results of passes without gradient, [N] each, on every rank; None for a pass that was not needed."""
 
     logprobs: torch.Tensor | None
     entropy: torch.Tensor | None
@@ -55,10 +55,10 @@ class ForwardPass:
 
 
 def needs_own_pass(options: TrainerSettings) -> bool:
-    """Whether proximal logprobs take a forward pass of their own.
+    """Whether proximal logprobs need a forward pass of their own.
 
-    With one optimizer step per batch, the pass that trains begins from the very weights that the proximal
-    logprobs are of, so it gives them for nothing, unless they are needed of the whole batch before it.
+    With one optimizer step per batch, the training pass starts from the very weights of the proximal
+    logprobs, so it gives them for free, unless they are needed for the whole batch beforehand.
     """
     if options.proximal != "recompute":
         return False
@@ -113,7 +113,7 @@ def make_token_batch(
 
 
 class Counted(NamedTuple):
-    """What means and divisors count of some trajectories, which hold whole episodes."""
+    """Lengths and groups of episodes, the units of means and divisors, for trajectories of whole episodes."""
 
     lengths_E: torch.Tensor  # sampled tokens of each episode, all its trajectories together
     groups_E: torch.Tensor  # index of its group
@@ -135,7 +135,7 @@ def count_episodes(batch: TrainBatch, indices: Sequence[int]) -> Counted:
 def _token_weights(
     batch: TrainBatch, minibatches: Sequence[Sequence[int]], *, settings: WorkerSettings
 ) -> torch.Tensor:
-    """[N] of every mini-batch by itself, 0 for what is left out."""
+    """Token weights [N], normalized per mini-batch; 0 for masked tokens."""
     options, lengths_B = settings.trainer, torch.tensor(batch.response_lengths)
     weights = []
     for some in minibatches:
@@ -166,9 +166,9 @@ def _targets(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns of every token.
 
-    A penalty is taken off its own token and all before it in the response, whose reward-to-go it is part of.
-    So it is beside an advantage that a turn has of its own, which is made of the rewards of the turns from
-    there on. Source: REINFORCE++ (arXiv 2501.03262): the outcome less the penalties to come.
+    A KL penalty lowers the reward-to-go of its own token and of all tokens before it in the response. It does
+    so too beside a turn's own advantage, which is made of the rewards from that turn on. Source: REINFORCE++
+    (arXiv 2501.03262): the outcome less the penalties to come.
     """
     outcomes_N = torch.from_numpy(batch.advantages).to(logprobs_N.device)
     is_reward_kl = evaluated.reference_logprobs is not None and options.kl_in == "reward"
@@ -199,7 +199,7 @@ def _targets(
 def correct(
     flat: TokenBatch, places_n: torch.Tensor, trained_logprobs_n: torch.Tensor, *, options: TrainerSettings
 ) -> None:
-    """Fill in the corrections of the tokens at `places_n`, given the logprobs of the weights as they are."""
+    """Fill in the corrections of the tokens at `places_n`, from logprobs under the current weights."""
     rollout_n, sequences_n = flat.rollout_logprobs[places_n], flat.sequences[places_n]
     importance = losses.importance_weights(
         flat.proximal_logprobs[places_n],
@@ -240,7 +240,7 @@ def tokens_of(
     options: TrainerSettings,
     train_version: int,
 ) -> Tokens:
-    """What the loss sees of one row, corrected by its own logprobs if no pass before has done so."""
+    """The loss's input for one row, corrected by the row's own logprobs unless an earlier pass did so."""
     seen_n = logprobs_n.detach()
     flat.seen_logprobs[places_n] = seen_n
     if not needs_own_pass(options):
@@ -274,28 +274,27 @@ def tokens_of(
 def correction_metrics(
     flat: TokenBatch, ranks: Ranks, *, options: TrainerSettings, train_version: int
 ) -> dict[str, float]:
-    """What the corrections cost, as shares of the batch's tokens, once the update has filled them in.
+    """Metrics of the corrections as shares of the batch's tokens, after the update has filled them in.
 
-    Collective.
-
-    Mismatch, engine and importance weights as in workers/trainer/losses/metrics.py; `bounded` is the share
-    of weights that a bound has changed, `rejected` that of tokens that rejection has touched, `masked` that
-    of tokens that count for nothing, because their response was cut off or they have no rollout logprob.
+    Collective. Mismatch, engine and importance weights as in workers/trainer/losses/metrics.py; `bounded` is
+    the share of weights that a bound has changed, `rejected` that of tokens that rejection has touched,
+    `masked` that of tokens with weight 0, because their response was cut off or they have no rollout logprob.
+    For supervised training only `perplexity`.
     """
     trained_N = flat.proximal_logprobs
-    if not needs_own_pass(options):  # then each rank has corrected its own rows only
+    if not needs_own_pass(options):  # then each rank has corrected only its own rows
         filled = (
             flat.seen_logprobs, flat.seen_entropy, flat.importance_weights, flat.loss_factors, flat.bounded,
             flat.rejected,
         )  # fmt: skip
         for filled_N in filled:
             ranks.sum(filled_N)
-            filled_N /= options.sequence_ranks  # ranks that share a row have all filled in the whole of it
+            filled_N /= options.sequence_ranks  # ranks that share a row have each filled in all of it
         trained_N = flat.seen_logprobs
     if options.is_supervised:
         return {"perplexity": trained_N.mean().neg().exp().item()}
     metrics = losses.mismatch_metrics(trained_N, flat.rollout_logprobs, flat.importance_weights)
-    if options.minibatches == 1 or needs_own_pass(options):  # else later ones have seen other weights
+    if options.minibatches == 1 or needs_own_pass(options):  # else later mini-batches have seen other weights
         metrics |= losses.engine_metrics(
             trained_N,
             flat.rollout_logprobs,
@@ -312,18 +311,18 @@ def correction_metrics(
 
 
 class CorrectedTokens(NamedTuple):
-    """As `TrainStepFinished.corrected`, with its two frames."""
+    """The corrected tokens of kept samples, as in `TrainStepFinished.corrected`, with its two frames."""
 
     places: tuple[tuple[int, int, int], ...] = ()  # (group, member, sampled tokens)
     frames: tuple[bytes, ...] = ()  # trained logprobs, token weights: float32
 
 
 def corrections_of(train: Train, flat: TokenBatch, *, options: TrainerSettings) -> CorrectedTokens:
-    """Of the trajectories that `train.samples` names, once the update has filled in the batch.
+    """The corrections of the groups in `train.samples`, after the update has filled in the batch.
 
-    The logprob of a token is that under the weights before the update; where mini-batches see no pass of
-    their own, under those that its own optimizer step started from. A token that a mask or a rejection has
-    left out has weight 0, whatever its importance weight.
+    A token's logprob is under the weights before the update; if mini-batches have no pass of their own, under
+    the weights that its own optimizer step started from. A masked or rejected token has weight 0, whatever
+    its importance weight.
     """
     wanted, begin = set(train.samples), 0
     places: list[tuple[int, int, int]] = []

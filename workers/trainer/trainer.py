@@ -1,12 +1,12 @@
-"""The trainer as an algorithm: batches in, policy versions out; no network.
+"""The trainer's algorithm: trains on batches and makes policy versions; no network.
 
 Invariants:
 - A train step turns `policy_version` n into n + 1, on every rank with the same result.
 - Master weights are float32; `model.dtype` is the precision of what is published.
 - An optimizer step whose loss or gradient is not finite is skipped, counted and named; the weights stay the
   same. Three in a row end the run, with the batch written out.
-- What is published is copied before a step changes a weight of it (`hold_weights`).
-- Dropout is off: it would make the proximal and the updated logprobs differ for no reason.
+- The published version is copied before a step changes a weight (`hold_weights`).
+- Dropout is off: it would make proximal and updated logprobs differ without a change of weights.
 """
 
 import math
@@ -64,7 +64,7 @@ from workers.trainer.token_batch import (
 
 MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps, or their tokens
 Steps = tuple[TrainBatch, TokenBatch, Iterator[dict[str, Any]]]
-"""A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
+"""A batch, its token batch, and the numbers of its optimizer steps, each taken when it is iterated."""
 
 
 class Trainer:
@@ -82,12 +82,15 @@ class Trainer:
             )
         self.policy_version = 0
         self.seconds: dict[str, float] = {}
-        """Of the last train step: `proximal`, all passes without gradient before it; `copy`, its wait for the
-        copy of the version before."""
+        """Seconds of the last train step.
+
+        `proximal`: passes without gradient before it, when streaming those of the last part; `copy`: its wait
+        for the copy of the version before; `ahead`, when streaming: the work before the batch was complete.
+        """
         self.compute: dict[str, float] = {}
-        """Of the last train step: how much arithmetic it was, and how fast."""
+        """FLOPs of the last train step and their rate, as metrics."""
         self.corrections = CorrectedTokens()
-        """Of the last train step: what it found of the tokens that people will read."""
+        """Corrections of the last train step's tokens in kept samples."""
         self._settings = settings
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
@@ -114,12 +117,12 @@ class Trainer:
             self._reference = self.model if self._adapter else self._make_reference()
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
         self._saver = Saver(settings, self._model_directory, self.ranks, self._adapter, self._layout)
-        self._ahead = StreamedGroups()  # of the next batch
+        self._ahead = StreamedGroups()  # parts of the next batch
         self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
         self._copied: Callable[[], object] = lambda: None
 
     def _make_reference(self) -> PreTrainedModel:
-        """The initial model, frozen and sharded, so that it costs each rank its share only."""
+        """The initial model, frozen and sharded, so that each rank holds only its share."""
         model = self._load_again().requires_grad_(False)
         shard(model, self.ranks, self._settings.trainer, dtype=self._forward_dtype)
         self._tails[model] = tail_of(model) if self._tails[self.model] else None
@@ -140,7 +143,7 @@ class Trainer:
 
         `loss` and `grad_norm` are means over the optimizer steps taken, `entropy` (nats), `clip_ratio` over
         their tokens; `tokens` counts response tokens; `skipped_steps` optimizer steps that were not finite.
-        Raises: RemoteError if the batch is for another version; RunError if nothing is finite any more.
+        Raises: RemoteError if the batch is for another version; RunError after three skipped steps in a row.
         """
         self._check_version(train)
         began, options = time.perf_counter(), self._settings.trainer
@@ -176,7 +179,7 @@ class Trainer:
         }
 
     def train_ahead(self, part: TrainAhead, frames: Sequence[bytes]) -> None:
-        """Make the gradients of groups of a batch that is not complete; its `train_step` takes the step.
+        """Compute the gradients of some groups before their batch is complete; `train_step` takes the step.
 
         Raises: RemoteError if the batch is for another version.
         """
@@ -186,22 +189,22 @@ class Trainer:
         self._ahead.seconds += time.perf_counter() - began
 
     def tensors_for_publish(self) -> Published:
-        """What a policy version consists of, as this rank holds it; the next step changes it."""
+        """The tensors of a policy version as this rank holds them; the next step changes them."""
         named = published_tensors(self.model, self._layout)
         return named if self._digest is None else named | {DIGEST: self._digest}
 
     def hold_weights(self, copied: Callable[[], object]) -> None:
-        """Call `copied` before the next change of a weight; it returns when they may be changed."""
+        """Call `copied` before the next change of a weight; it returns when weights may be changed."""
         self._copied = copied
 
     def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
-        """Copy what belongs to a checkpoint to host memory; returns the call that writes it.
+        """Copy the state of a checkpoint to host memory; returns the call that writes it.
 
         The call writes `checkpoints/step_<policy_version>` of the run directory, in any thread, while
         training goes on, and returns that path. Collective; every rank writes its own share, and on rank 0
-        the call returns when all are on the disk.
+        the call returns when all are on disk.
 
-        Raises: RemoteError if the trainer is not at this version; the call, RunError if the file system
+        Raises: RemoteError if the trainer is at another version; the call raises RunError if the file system
         refuses.
         """
         if policy_version != self.policy_version:
@@ -212,23 +215,23 @@ class Trainer:
         return self._saver.begin(policy_version, self._learners())
 
     def save_checkpoint(self, policy_version: int) -> Path:
-        """As `begin_checkpoint`, and write it at once."""
+        """Like `begin_checkpoint`, and write the checkpoint at once."""
         return self.begin_checkpoint(policy_version)()
 
     def held(self) -> Holdings:
-        """The models that it computes with, and its optimizers."""
+        """The models on the device, and the optimizers."""
         models, optimizers = zip(*self._learners().values(), strict=True)
         return Holdings((*models, self._reference) if self._reference else models, optimizers)
 
     def _learners(self) -> dict[str, tuple[Any, torch.optim.Optimizer]]:
-        """The models that are trained, each with its optimizer."""
+        """The trained models, each with its optimizer."""
         learners: dict[str, tuple[Any, torch.optim.Optimizer]] = {"": (self.model, self._optimizer)}
         if self._critic:
             learners[CRITIC] = (self._critic.model, self._critic.optimizer)
         return learners
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint, whatever number of ranks wrote it. Raises: RunError if it does not fit."""
+        """Continue from a checkpoint, however many ranks wrote it. Raises: RunError if it does not fit."""
         policy_version, state = read_state(Path(path))
         if missing := missing_weights(self.model, state):
             raise RunError(
@@ -263,7 +266,7 @@ class Trainer:
         return batch, flat, map(step, rows)
 
     def _rest(self, train: Train, frames: Sequence[bytes], warmth: float) -> Steps:
-        """The optimizer step of a batch of which a part was trained ahead."""
+        """The optimizer step of a batch whose first part was trained ahead."""
         self._backward_part(train, frames, is_end=True)
         ahead, self._ahead = self._ahead, StreamedGroups()
         self.seconds["ahead"] = ahead.seconds
@@ -275,7 +278,7 @@ class Trainer:
         return *ahead.whole(train), iter([self._optimizer_step(ahead.totals, None, warmth=warmth)])
 
     def _backward_part(self, part: Train | TrainAhead, frames: Sequence[bytes], *, is_end: bool) -> None:
-        """Add to the gradients of a batch that comes in parts."""
+        """Add the gradients of one part of a batch."""
         batch, ahead = read_batch(part, frames), self._ahead
         indices = range(len(batch.tokens))
         rows = self._rows(batch, indices)
@@ -290,7 +293,7 @@ class Trainer:
     def _evaluate(
         self, batch: TrainBatch, minibatches: Sequence[Sequence[int]], rows: Sequence[PackedRow]
     ) -> TokenBatch:
-        """Everything about the batch that does not change while it is trained on."""
+        """The token batch: everything that does not change while the batch is trained on."""
         began, count = time.perf_counter(), len(batch.advantages)
         logprobs = entropy = reference = values = None
         if needs_own_pass(self._settings.trainer):
@@ -307,7 +310,7 @@ class Trainer:
         )  # fmt: skip
 
     def _own_pass(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
-        """Logprobs and entropy [2, N] of the whole batch under the weights as they are, on every rank."""
+        """Logprobs and entropy [2, N] of the whole batch under the current weights, on every rank."""
         return self._fill(
             self.model, rows, lambda row: torch.stack(self._forward(row, self.model)), count=count,
             columns=(2,),
@@ -318,11 +321,11 @@ class Trainer:
         self, model: PreTrainedModel, rows: Sequence[PackedRow], compute: Callable[[PackedRow], torch.Tensor],
         *, count: int, columns: tuple[int, ...] = (),
     ) -> torch.Tensor:  # fmt: skip
-        """What `compute` gives for each row, over the whole batch [*columns, N]; each rank gives a part."""
+        """The results of `compute` per row, for the whole batch [*columns, N]; each rank computes a part."""
         filled_N = torch.zeros(*columns, count, device=self.ranks.device)
         for row in rows:
             found_N = compute(row)
-            if self._group is None or self._group.rank == 0:  # all of a group have found the same
+            if self._group is None or self._group.rank == 0:  # all ranks of a group have the same result
                 filled_N[..., row.places_N] = found_N
         reshard(model)
         return self.ranks.sum(filled_N)
@@ -334,7 +337,7 @@ class Trainer:
         )  # fmt: skip
 
     def _backward(self, rows: Sequence[PackedRow], flat: TokenBatch, *, is_end: bool = True) -> torch.Tensor:
-        """Add to the gradients; returns what `_optimizer_step` reports of these rows, of this rank."""
+        """Add the gradients of these rows; returns this rank's sums for `_optimizer_step`."""
         options = self._settings.trainer
         totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
         for row in accumulated(self.model, rows, self.ranks, options=options, is_end=is_end):
@@ -353,9 +356,9 @@ class Trainer:
     def _optimizer_step(
         self, totals: torch.Tensor, value_step: ValueStep | None, *, warmth: float
     ) -> dict[str, Any]:
-        """Take the step that the gradients lie ready for.
+        """Take the step of the computed gradients, unless loss or gradient norm is not finite.
 
-        Returns its numbers, with `problem` if it was not taken.
+        Returns its numbers, with `problem` if it was skipped.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.trainer.grad_clip)
         grad_norm = whole(norm).item()
@@ -383,7 +386,7 @@ class Trainer:
         return step | ({"problem": ", ".join(f"{name} {step[name]}" for name in bad)} if bad else {})
 
     def _await_copy(self) -> None:
-        """Of the version that is published; the forward and backward pass went on meanwhile."""
+        """Wait for the copy of the published version; forward and backward pass have run meanwhile."""
         began = time.perf_counter()
         self._copied()
         self._copied = lambda: None

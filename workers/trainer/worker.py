@@ -1,16 +1,16 @@
-"""The trainer worker: batches and orders in over the link, policy versions out.
+"""The trainer worker: receives batches and orders over the link, and publishes policy versions.
 
 Invariants:
-- Everything that touches the model runs in one thread of its own, so the event loop keeps beating.
-- It goes on from the newest complete checkpoint of the run, and says in Ready which version that is.
+- Everything that touches the model runs in one thread, so the event loop keeps sending beats.
+- It continues from the newest complete checkpoint of the run, and reports that version in Ready.
 - Versions are published in order, each from a copy that is taken while the next batch is trained on, and is
-  whole before a weight changes; at most one more waits, so publishing that cannot keep up holds training
-  back. A version that is made again is not published again.
+  whole before a weight changes; at most one more waits, so slow publishing holds training back. A version
+  that is made again is not published again.
 - A checkpoint is copied to host memory between two steps, and written while the next ones go on.
-- What is being written when the link is lost is finished before `run` returns: whoever starts over from what
-  lies there finds it whole, and nobody else writing. The model is not kept: what of it the next controller
-  counts on, only its journal knows.
-- Rank 0 alone has the link; the others repeat its orders (`follow`), and start over when it does.
+- Writes in progress when the link is lost are finished before `run` returns: a successor finds them whole,
+  and no other process writing. The model is not kept: only the next controller's journal knows the version
+  from which it continues.
+- Rank 0 alone has the link; the other ranks repeat its orders (`follow`), and start over when it does.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ from workers.weights.exchange_process import make_weights_exchange
 __all__ = ["Trainer", "TrainerWorker", "follow"]
 
 NOTHING = CorrectedTokens()
-MAX_NAME_CHARS = 200  # of a metric, as the protocol has it
+MAX_NAME_CHARS = 200  # of a metric name, as in the protocol
 Result = TypeVar("Result")
 log = logging.getLogger("workers")
 
@@ -89,10 +89,10 @@ class TrainerWorker:
         self._checkpoints: asyncio.Queue[tuple[int, Callable[[], Path]] | None] = asyncio.Queue(maxsize=1)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._is_draining = False
-        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
+        self._wake: Callable[[], None] = lambda: None  # wakes the loop that serves, once there is one
 
     def drain(self) -> None:
-        """Return from `run` after the order in hand and what is being published."""
+        """Return from `run` after the current order and publication."""
         self._is_draining = True
         self._wake()
 
@@ -111,7 +111,7 @@ class TrainerWorker:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._publish(), name="publisher")
                     tasks.create_task(self._save(), name="checkpoints")
-                    if not self._settings.trainer.is_supervised:  # then nobody pulls
+                    if not self._settings.trainer.is_supervised:  # then no worker pulls
                         await self._snapshot()
                     try:
                         await self._serve()
@@ -128,7 +128,7 @@ class TrainerWorker:
             raise closed
 
     async def _is_given_device(self, link: Link) -> bool:
-        """Wait until the device that it shares is the trainer's; False if it is drained before."""
+        """Wait until the shared device is the trainer's; False if the worker is drained before."""
         while not self._is_draining:
             if (item := link.receive_nowait()) is None:
                 await link.arrived.wait()
@@ -158,7 +158,7 @@ class TrainerWorker:
         log.info("Ready at version %d.", self._trainer.policy_version)
 
     def _let_go(self) -> None:
-        """Of what the trainer holds: a traceback may keep `self`, not a model on a GPU."""
+        """Free the trainer: a traceback may keep `self` alive, but not a model on a GPU."""
         self._copies.close()
         self._publisher.close()
         del self._trainer, self._publisher, self._copies
@@ -232,7 +232,7 @@ class TrainerWorker:
             self._link.send(CheckpointSaved(policy_version, str(path)))
 
     def _announce_survivors(self) -> None:
-        """Versions that outlived the trainer before this one: the run may go on with them."""
+        """Report versions that outlived the trainer before this one: the run may continue with them."""
         for version, published in self._publisher.survivors(self._trainer.policy_version):
             self._link.send(PolicyPublished(version, *published, 0.0))
 
@@ -255,9 +255,9 @@ class TrainerWorker:
 
 
 def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """Metrics as the controller takes them, whatever a loss of the user's reports.
+    """Metrics in the form that the controller accepts, whatever a user's trainer or loss reports.
 
-    Finite numbers under names of one plain line.
+    Finite numbers under one-line names.
     """
     kept: dict[str, float] = {}
     for name, value in metrics.items():
@@ -269,7 +269,7 @@ def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def make_trainer(settings: WorkerSettings, model_directory: str) -> TrainerEngine:
-    """The trainer that `trainer.engine` names, as the newest complete checkpoint of the run left it.
+    """The trainer that `trainer.engine` names, restored from the newest complete checkpoint of the run.
 
     Raises: ConfigError if it cannot be made; RunError if the checkpoint does not fit it.
     """
@@ -297,7 +297,7 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> TrainerEngin
 
 
 def begin_checkpoint(trainer: TrainerEngine, policy_version: int) -> Callable[[], Path]:
-    """As `Trainer.begin_checkpoint`; a trainer of the user's that only has `save_checkpoint` writes now."""
+    """Like `Trainer.begin_checkpoint`; a user's trainer with only `save_checkpoint` writes at once."""
     if isinstance(trainer, BackgroundCheckpoints):
         return trainer.begin_checkpoint(policy_version)
     path = trainer.save_checkpoint(policy_version)
@@ -305,16 +305,17 @@ def begin_checkpoint(trainer: TrainerEngine, policy_version: int) -> Callable[[]
 
 
 def make_publisher(settings: WorkerSettings, trainer: TrainerEngine) -> Publisher:
-    """This rank's hand in the versions of a trainer. Raises: RunError."""
+    """This rank's publisher of a trainer's versions. Raises: RunError."""
     return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
 
 
 def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | None:
-    """Be a rank other than 0: do what rank 0 does until it stops, or starts over.
+    """Be a rank other than 0: repeat rank 0's orders until it stops or starts over.
 
-    Then what is returned says which. RANK, WORLD_SIZE and MASTER_* say where.
+    Returns the settings to start over with, or None if rank 0 has stopped. RANK, WORLD_SIZE and MASTER_*
+    place this rank.
 
-    Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
+    Raises: RunError if rank 0 is lost, ConfigError if the model or the process group cannot be set up.
     """
     with torch_errors_in_words(), ExitStack() as stack:
         trainer = make_trainer(settings, model_directory)

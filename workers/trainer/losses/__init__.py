@@ -1,7 +1,7 @@
-"""The pieces that algorithms are made of, as pure functions of tensors (docs/algorithms.md).
+"""The pieces of RL algorithms, as pure functions of tensors (docs/algorithms.md).
 
 Invariants: every piece runs in the precision that it is given, float32 or better, so that it can be compared
-with numbers worked by hand; none knows of ranks, packing or optimizers.
+with numbers worked out by hand; no piece depends on ranks, packing or optimizers.
 """
 
 from workers.trainer.losses.advantages import generalized_advantages, standardized, token_rewards

@@ -1,7 +1,7 @@
-"""Advantages per token, where a response's one number is not enough: KL in the reward, a critic, whitening.
+"""Per-token advantages, for settings that need more than the response's outcome: KL in the reward, a critic.
 
-Invariants: without gradient; pieces that compare the responses to one prompt with each other are not here but
-in the controller, which knows groups before the batch is complete (strategies/outcomes.py).
+Also whitening over the batch. Invariants: no gradients; comparing the responses of a group is not done here
+but in the controller, which knows groups before the batch is complete (strategies/outcomes.py).
 
 Shapes: N response tokens of whole responses, concatenated; B responses; T the longest.
 """
@@ -14,7 +14,7 @@ EPSILON = 1e-6  # keeps advantages that are all equal at zero instead of dividin
 
 
 class Targets(NamedTuple):
-    """What policy and critic are trained towards: [N]."""
+    """The targets that policy and critic are trained towards: [N]."""
 
     advantages_N: torch.Tensor
     returns_N: torch.Tensor
@@ -23,7 +23,7 @@ class Targets(NamedTuple):
 def token_rewards(
     outcomes_B: torch.Tensor, response_lengths_B: torch.Tensor, penalties_N: torch.Tensor
 ) -> torch.Tensor:
-    """[N]: minus the penalty at every token, and a response's outcome at its last one."""
+    """Per-token rewards [N]: minus the penalty everywhere, plus the outcome at a response's last token."""
     rewards_N = -penalties_N
     lasts_B = response_lengths_B.cumsum(0) - 1
     has_tokens_B = response_lengths_B > 0
@@ -65,7 +65,7 @@ def generalized_advantages(
 def standardized(advantages_N: torch.Tensor, *, is_scaled: bool) -> torch.Tensor:
     """Subtract the batch's mean from advantages, and divide by their sample deviation if scaled.
 
-    The mean is that over the batch's tokens, in float64: what float32 would round off, EPSILON makes large.
+    The mean is over the batch's tokens, in float64: dividing by EPSILON would magnify float32's rounding.
 
     Source: REINFORCE++ (arXiv 2501.03262).
     """

@@ -1,4 +1,4 @@
-"""How much each token counts in the loss of a mini-batch.
+"""The weight of each token in the loss of a mini-batch (`trainer.loss_aggregation`).
 
 Invariant: token weights depend on lengths alone, so the divisor is fixed before anything is filtered, masked,
 rejected or clipped.
@@ -14,10 +14,10 @@ Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean
 def divisor(
     response_lengths: torch.Tensor, aggregation: Aggregation, *, groups: torch.Tensor | None = None
 ) -> int:
-    """What the loss of a mini-batch is divided by.
+    """The number that the loss of a mini-batch is divided by.
 
-    The number of its tokens, responses or groups, without those that have no tokens. That of a whole is the
-    sum over its parts, if they do not split groups.
+    It counts the mini-batch's tokens, responses or groups that have tokens. The divisor of a whole is the sum
+    of those of its parts, if the parts do not split groups.
 
     Raises: ValueError if `group_mean` is asked for without groups.
     """
@@ -38,7 +38,7 @@ def response_weights(
     groups: torch.Tensor | None = None,
     max_tokens: int = 1,
 ) -> torch.Tensor:
-    """What each token of a response counts, for every response. Responses without tokens count for nothing.
+    """The weight of each token of a response, as one number per response.
 
     `token_mean`: tokens alike (DAPO). `sequence_mean`: responses alike, a response being the mean of its
     tokens (GRPO). `group_mean`: groups alike, a group being the mean of its tokens. `sequence_sum`: every

@@ -1,7 +1,7 @@
-"""Logprobs of chosen tokens out of hidden states: the head and the softmax, some rows at a time.
+"""Logprobs of chosen tokens from hidden states: applies head and softmax to some rows at a time.
 
-Invariant: logits of more than one chunk never exist, nor do their gradients; the backward pass makes the
-logits of a chunk again.
+Invariant: logits of only one chunk exist at a time, and so do their gradients; the backward pass computes the
+logits of each chunk again.
 
 Shapes: N response tokens, n those of a chunk, H width of the hidden states, V vocabulary.
 """
@@ -16,11 +16,11 @@ from workers.trainer.losses.logprobs import Softmax, parts_of
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 LogitsOf = Callable[[torch.Tensor, Linear], torch.Tensor]
-"""Hidden states [n, H], and what stands in for the head, to logits [n, V]: what else a family does there."""
+"""Maps hidden states [n, H] and a stand-in for the head to logits [n, V], with the family's own scaling."""
 
 
 class _HeadLogprobs(torch.autograd.Function):
-    """The head's weights are arguments, so that their gradients reach whoever shares or shards them."""
+    """The head's weights are arguments, so that their gradients reach tied or sharded parameters."""
 
     @staticmethod
     def forward(
@@ -36,7 +36,7 @@ class _HeadLogprobs(torch.autograd.Function):
         for part in parts_of(len(states_NH), len(weight_VH)):
             logits_nV = logits_of(states_NH[part], lambda x: nn.functional.linear(x, weight_VH, bias_V))
             found.append(softmax.chosen(logits_nV, targets_N[part], part))
-            del logits_nV  # before the next ones are made
+            del logits_nV  # before the next chunk's are made
         logprobs_N, entropy_N, normalizer_N = (torch.cat(column) for column in zip(*found, strict=True))
         ctx.save_for_backward(states_NH, weight_VH, bias_V, targets_N, normalizer_N, entropy_N)
         ctx.logits_of, ctx.softmax = logits_of, softmax
@@ -78,7 +78,7 @@ class _HeadGradients:
         logits_of: LogitsOf,
         slope: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Make the logits again and go back through them; the gradient [n, H] of the states."""
+        """Compute the logits again and backpropagate; returns the gradient [n, H] of the states."""
         seen: list[torch.Tensor] = []
 
         def linear(inputs: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ class _HeadGradients:
             self._bias_slope_V += slope_nV.sum(0, dtype=self._bias_slope_V.dtype)
 
     def found(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Gradients of weight and bias, in their precision."""
+        """Gradients of weight and bias, in the weight's dtype."""
         weight_slope_VH, bias_slope_V = (
             None if slope is None else slope.to(self._weight_VH.dtype)
             for slope in (self._weight_slope_VH, self._bias_slope_V)
@@ -120,5 +120,5 @@ def head_logprobs(
     states_NH: torch.Tensor, head: nn.Linear, targets_N: torch.Tensor, *, logits_of: LogitsOf,
     softmax: Softmax,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """As `chosen_logprobs` of `logits_of(states_NH, head)`, in memory that does not hang on N * V."""
+    """Like `chosen_logprobs` of `logits_of(states_NH, head)`, in memory that does not grow with N * V."""
     return _HeadLogprobs.apply(states_NH, head.weight, head.bias, targets_N, logits_of, softmax)

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import torch
 
-ROUNDING = 1e-5  # of returns, as a share of what they are sums of: float32, over thousands of tokens
+ROUNDING = 1e-5  # of returns, as a share of their largest summand: float32, over thousands of tokens
 
 
 class ValueLoss(NamedTuple):
-    """The loss of some tokens (scalar), and how many of them the bound holds back (scalar)."""
+    """The loss of some tokens (scalar), and the number of them where the clip is active (scalar)."""
 
     loss: torch.Tensor
     clipped: torch.Tensor
@@ -22,7 +22,7 @@ def value_loss(
     token_weights_N: torch.Tensor,
     clip: float,
 ) -> ValueLoss:
-    """Half the squared error, of the value or of one held within `clip` of the old value: the larger.
+    """The larger of two half squared errors: of the value, and of it held within `clip` of the old one.
 
     Sum over micro-batches and ranks; only `values_N` carries a gradient. Source: PPO's reference code.
     """
@@ -33,9 +33,9 @@ def value_loss(
 
 
 def explained_variance(values_N: torch.Tensor, returns_N: torch.Tensor) -> float:
-    """1 - var(return - value) / var(return): 1 is a perfect critic, 0 one that knows the mean only.
+    """1 - var(return - value) / var(return): 1 for a perfect critic, 0 for one that knows only the mean.
 
-    0, too, where returns differ by their rounding at most: then there is nothing to explain.
+    Also 0 if returns differ by no more than their rounding: then there is nothing to explain.
     """
     values_N, returns_N = values_N.double(), returns_N.double()
     deviation = returns_N.std(correction=0).item() if len(returns_N) else 0.0
@@ -49,7 +49,7 @@ def _largest(*tensors: torch.Tensor) -> float:
 
 
 def value_metrics(values_N: torch.Tensor | None, returns_N: torch.Tensor) -> dict[str, float]:
-    """For metrics.jsonl; nothing without a critic."""
+    """The critic's metrics for metrics.jsonl; empty without a critic."""
     if values_N is None:
         return {}
     return {"critic/explained_variance": explained_variance(values_N, returns_N)}

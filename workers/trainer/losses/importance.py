@@ -1,6 +1,6 @@
-"""Weights for tokens that another policy sampled than the one at the centre of the trust region.
+"""Importance weights of tokens, which correct for the difference between the rollout and the proximal policy.
 
-Invariants: weights carry no gradient; they are applied whenever they are given, whatever is filtered.
+Invariants: weights carry no gradient; they do not depend on filters or rejection.
 Shapes: N response tokens of whole responses. Units: natural log; bounds are ratios.
 """
 
@@ -12,7 +12,7 @@ from workers.trainer.losses.ratios import LARGEST_LOG_RATIO, log_ratio, over
 
 
 class Importance(NamedTuple):
-    """Weights, and where the bounds have changed them."""
+    """Weights, and the tokens at which a bound has changed them."""
 
     weights_N: torch.Tensor
     bounded_N: torch.Tensor  # bool
@@ -29,12 +29,11 @@ def importance_weights(
     low: float,
     cap: float,
 ) -> Importance:
-    """Importance weights trained / rollout, for each token, or for each response the product over its tokens.
+    """Importance weights trained / rollout per token, or per response, as the product over its tokens.
 
     `truncate` holds weights within [low, cap] (AReaL, arXiv 2505.24298; truncated importance sampling);
-    `mask` gives those outside no weight at all (IcePop, arXiv 2510.18855); `taper` is 1 where the advantage
-    is not negative, and elsewhere holds weights within [low, 1], whatever `cap` is (TOPR, arXiv 2503.14286);
-    `none` is 1.
+    `mask` sets weights outside to 0 (IcePop, arXiv 2510.18855); `taper` holds the weights of negative
+    advantages within [low, 1], whatever `cap` is, and is 1 for the others (TOPR, arXiv 2503.14286); `none` is 1.
     Raises: ValueError if the shapes differ, cap < 1 or low is not within [0, 1].
     """
     if trained_logprobs_N.shape != rollout_logprobs_N.shape or cap < 1 or not 0 <= low <= 1:
@@ -72,10 +71,10 @@ def loglinear_proximal(
     *,
     train_version: int,
 ) -> torch.Tensor:
-    """Proximal logprobs without a forward pass: between rollout and trained policy, by version.
+    """Proximal logprobs without a forward pass: interpolated between rollout and trained policy, by version.
 
     A token of version v lies (train_version - v) / (train_version + 1 - v) of the way, so a fresh token has
-    the rollout policy's own; the rest of the way is left to the clip. Shape: [N], without gradient.
+    the rollout logprob; the rest of the way is left to the clip. Shape: [N], without gradient.
     Source: AReaL (`prox_logp_method: loglinear` of its released code).
     """
     age_N = (train_version - policy_versions_N).clamp(min=0).to(rollout_logprobs_N.dtype)

@@ -1,4 +1,4 @@
-"""The kept sets of response tokens as masks over logits.
+"""Turns the kept sets of response tokens into masks over logits (top-k, top-p and similar cuts).
 
 Shapes: N response tokens of a row, n those of a part of it, V vocabulary.
 """
@@ -13,20 +13,20 @@ from protocol.kept_sets import BITS, WORD_BITS, word_counts
 
 @dataclass(frozen=True, slots=True)
 class KeptTokens:
-    """What each response token of a row was drawn from; codes and words as in protocol/kept_sets.py."""
+    """The sets that response tokens of a row were drawn from, encoded as in protocol/kept_sets.py."""
 
     codes_N: np.ndarray  # int32
-    words: np.ndarray  # int32, those of all codes in order
-    starts_N: np.ndarray  # where the words of each code begin, and of the last where they end
+    words: np.ndarray  # int32, of all codes in order
+    starts_N: np.ndarray  # first word of each code; the last entry is the end
 
     @classmethod
     def of(cls, codes_N: np.ndarray, words: np.ndarray) -> "KeptTokens | None":
-        """None if nothing was cut off."""
+        """The kept tokens; None if nothing was cut off."""
         starts_N = np.concatenate([[0], np.cumsum(word_counts(codes_N))])
         return cls(codes_N, words, starts_N) if codes_N.any() else None
 
     def cut_off(self, part: slice, vocabulary: int, device: torch.device) -> torch.Tensor:
-        """Where the tokens of this part could not be drawn, bool [n, V]."""
+        """Whether each vocabulary entry could not be drawn, for the tokens of this part: bool [n, V]."""
         codes_n = self.codes_N[part]
         counts_n = word_counts(codes_n)
         words = self.words[self.starts_N[part.start] : self.starts_N[part.start + len(codes_n)]]
@@ -50,6 +50,6 @@ class KeptTokens:
 
     @staticmethod
     def _places(rows: np.ndarray, ids: np.ndarray, vocabulary: int) -> np.ndarray:
-        """Of these ids in these rows in the flat mask; without what the model has not."""
+        """Indices of these ids in the flat mask, without ids outside the model's vocabulary."""
         is_known = ids < vocabulary
         return rows[is_known] * vocabulary + ids[is_known].astype(np.int64)

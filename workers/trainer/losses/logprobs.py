@@ -1,4 +1,4 @@
-"""Logprobs of chosen tokens out of logits, without a float32 copy of them all.
+"""Logprobs of chosen tokens from logits, without a float32 copy of all logits.
 
 Shapes: N response tokens, n those of a part, V vocabulary.
 """
@@ -12,14 +12,14 @@ from workers.trainer.losses.kept import KeptTokens
 
 
 class Softmax(NamedTuple):
-    """How logits become a distribution."""
+    """How logits become a distribution: temperature and kept sets."""
 
     temperature: float
     is_entropy_trained: bool = False
-    kept: KeptTokens | None = None  # what the engine drew each token from
+    kept: KeptTokens | None = None  # the set that each token was drawn from
 
     def scaled(self, logits_nV: torch.Tensor, part: slice) -> torch.Tensor:
-        """Of these rows, at the temperature, float32 or better; -inf where the token could not be drawn."""
+        """Logits of some rows over the temperature, float32 or better; -inf outside the kept sets."""
         dtype = torch.promote_types(logits_nV.dtype, torch.float32)
         scaled_nV = logits_nV.to(dtype) / self.temperature
         if self.kept is None:
@@ -46,9 +46,9 @@ class Softmax(NamedTuple):
         found: tuple[torch.Tensor, torch.Tensor],
         gradients: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """Gradient [n, V] of the logits.
+        """The gradient [n, V] of the logits.
 
-        `found`: normalizers and entropies; `gradients`: those of logprobs and entropies.
+        `found`: normalizers and entropies; `gradients`: the gradients of logprobs and entropies.
         """
         normalizer_n, entropy_n = found
         slope_nV = (self.scaled(logits_nV, part) - normalizer_n[:, None]).exp_()
@@ -62,7 +62,7 @@ class Softmax(NamedTuple):
 
 
 class _ChosenLogprobs(torch.autograd.Function):
-    """Written out because autograd would keep several float32 [N, V] alive; this keeps only the logits."""
+    """A custom backward, because autograd would keep several float32 [N, V]; this keeps only the logits."""
 
     @staticmethod
     def forward(
@@ -93,7 +93,7 @@ class _ChosenLogprobs(torch.autograd.Function):
 
 
 def parts_of(rows: int, vocabulary: int) -> list[slice]:
-    """The rows of logits, a chunk at a time; one empty part of none."""
+    """The rows of logits in chunks, as slices; for no rows one empty slice."""
     each = max(1, CHUNK_ELEMENTS // vocabulary)
     return [slice(start, min(start + each, rows)) for start in range(0, max(1, rows), each)]
 
@@ -105,7 +105,7 @@ def chosen_logprobs(
     """Logprobs of the target tokens and entropy of softmax(logits / temperature), in nats.
 
     Shapes: [N, V] and [N] to [N], [N]; float32 or better. The entropy has a gradient only if it is trained,
-    which costs one more pass over the logits. `kept`: what the engine drew each token from; the softmax is
-    over that alone, and no other logit gets a gradient.
+    which costs one more pass over the logits. `kept`: the set that each token was drawn from; the softmax is
+    over that set alone, and logits outside it get no gradient.
     """
     return _ChosenLogprobs.apply(logits_NV, targets_N, Softmax(temperature, is_entropy_trained, kept))

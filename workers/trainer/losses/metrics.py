@@ -1,4 +1,4 @@
-"""What the corrections cost, and whether engine and trainer mean one distribution, for metrics.jsonl.
+"""Metrics of the corrections, and of the gap between the engine's and the trainer's distribution.
 
 Shapes: N response tokens.
 """
@@ -16,7 +16,7 @@ from workers.trainer.losses.ratios import log_ratio, nonfinite
 def mismatch_metrics(
     trained_logprobs_N: torch.Tensor, rollout_logprobs_N: torch.Tensor, importance_weights_N: torch.Tensor
 ) -> dict[str, float]:
-    """How far the policy that sampled is from the one that is trained, before the update.
+    """How far the rollout policy is from the trained policy, before the update.
 
     `mismatch_kl` is the k3 estimate E[exp(d) - 1 - d] of KL(rollout, trained) in nats, `logprob_gap_p99` the
     99th percentile of |d|; `importance_weight/*` are the weights that the loss uses, `ess` their effective
@@ -43,18 +43,18 @@ def engine_metrics(
     *,
     is_fresh_N: torch.Tensor,
 ) -> dict[str, float]:
-    """What the engine's distribution looks like from the trainer's side; each with its standard error.
+    """Estimates of how the engine's distribution differs from the trainer's, each with its standard error.
 
-    With d = trained - rollout logprob: E[exp d] under the distribution that was sampled from is the
-    probability that the trainer gives to what can be sampled at all, whatever the age of the tokens, so
-    `engine/cut` = 1 - mean(exp d) is what top-k or top-p, or a mask, cuts off, and 0 otherwise.
+    With d = trained - rollout logprob: E[exp d] over sampled tokens is the probability that the trainer gives
+    to all tokens that can be sampled, whatever the age of the tokens, so `engine/cut` = 1 - mean(exp d) is
+    the share that top-k, top-p or a mask cuts off, and 0 otherwise.
 
-    Where the very weights sampled (`is_fresh_N`), an engine at another temperature has log p of the power
-    beta of ours: d = (1 - beta)(log p + H) but for terms of second order, H being the entropy. So the slope
-    of d over log p + H tells beta, whichever tokens were selected, and rounding, which does not know log p,
-    adds error but no slope. `engine/temperature` is 1 / beta, 1 where both mean the same. log p is the mean
-    of both sides', so that the rounding of neither counts twice. `engine/fresh_kl` is `mismatch_kl` of these
-    tokens alone: rounding, unless the engine has other weights. Left out where there are no such tokens.
+    For tokens of the current weights (`is_fresh_N`), an engine at another temperature has log p of the power
+    beta of ours: d = (1 - beta)(log p + H) up to second-order terms, H being the entropy. So the slope of d
+    over log p + H gives beta, whichever tokens were selected; rounding, which does not depend on log p, adds
+    error but no slope. `engine/temperature` is 1 / beta, 1 where both agree. log p is the mean of both
+    sides', so that the rounding of neither counts twice. `engine/fresh_kl` is `mismatch_kl` of these tokens
+    alone: only rounding, unless the engine has other weights. Left out with fewer than 3 such tokens.
     """
     is_known_N = ~nonfinite(trained_logprobs_N, rollout_logprobs_N)
     d_N = log_ratio(trained_logprobs_N, rollout_logprobs_N)[is_known_N].double()
@@ -71,7 +71,7 @@ def engine_metrics(
 
 
 def _temperature(d_N: torch.Tensor, surprise_N: torch.Tensor) -> dict[str, float]:
-    """Of the engine against the trainer, by least squares; and how far they are apart on these tokens."""
+    """The engine's temperature relative to the trainer's, by least squares, and the KL on these tokens."""
     if len(d_N) < 3:
         return {}
     x_N, y_N = surprise_N - surprise_N.mean(), d_N - d_N.mean()
@@ -97,11 +97,11 @@ def _kl(d_N: torch.Tensor) -> float:
 
 
 OF_TOKENS = ("entropy", "clip_ratio", "kl_reference", "critic/clip_ratio")
-"""Numbers of an optimizer step that are means over its tokens."""
+"""Metrics of an optimizer step that are means over its tokens."""
 
 
 def means(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
-    """Of these numbers over optimizer steps, of OF_TOKENS over all their `tokens`; 0 without any."""
+    """Means over optimizer steps; names in OF_TOKENS are weighted by the steps' `tokens`. 0 without steps."""
     tokens = [step["tokens"] for step in steps]
     return {name: _mean([step[name] for step in steps], tokens, name in OF_TOKENS) for name in names}
 

@@ -1,9 +1,9 @@
-"""A loss of the user's, held to what it promises.
+"""Loads a loss that the user has written, tries it out before the run, and checks what it returns.
 
-Invariants: built-in losses are not wrapped; a loss of the user's is called once on made-up tokens before a
-run, so that what would fail at the first step fails before the first response; what it raises or answers
-wrongly later is a PluginError with file and line; it never sees a row without tokens; every row has a
-backward pass, whatever the loss made of it.
+Invariants: built-in losses are not wrapped; a user's loss is called once on made-up tokens before a run, so
+that an error of the first step is reported before the first response; a later exception or wrong result is a
+PluginError with file and line; the loss never gets a row without tokens; every row has a backward pass,
+whatever the loss returns.
 """
 
 import inspect
@@ -43,7 +43,7 @@ def load_loss(name: str, settings: TrainerSettings, device: torch.device) -> Los
 
 
 def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What is wrong with the loss `name` under the `settings` of the trainer, for `protocol.asking`."""
+    """Errors of the loss `name` under the trainer's `settings`, in a child process (`protocol.asking`)."""
     try:
         settings = TrainerSettings.model_validate_json(question["settings"])
         is_on_gpu = settings.device != "cpu" and torch.cuda.is_available()
@@ -66,10 +66,10 @@ def _try_out(loss: Loss, tokens: Tokens) -> None:
 
 
 def backward(total: torch.Tensor, function: Loss, tokens: Tokens) -> None:
-    """Add to the gradients those of `total`, which `function` has made of the tokens.
+    """Backpropagate `total`, which `function` has computed from the tokens.
 
-    Raises: PluginError if it fails before the gradient has come to `tokens.logprobs`, in a function of the
-    user's; anything that torch or a hook raises in all other cases, and if memory ran out.
+    Raises: PluginError if a user's function fails before the gradient has reached `tokens.logprobs`; in all
+    other cases, and if memory ran out, whatever torch or a hook raises.
     """
     arrived: list[bool] = []
     hook = None
@@ -89,7 +89,7 @@ def backward(total: torch.Tensor, function: Loss, tokens: Tokens) -> None:
 
 
 def _for_any_row(function: Loss) -> Loss:
-    """The function, but 0 for a row without tokens, and for any row with a gradient, which may be 0.
+    """Wrap a loss: 0 for a row without tokens, and a gradient for any row, which may be 0.
 
     FSDP sums gradients in the backward pass: it hangs if one rank's loss has none.
     """

@@ -1,7 +1,8 @@
-"""Policy losses: what a token costs, given the policies and its advantage; and the loss of a mini-batch.
+"""Policy losses: the loss of each token, and from it the loss of a mini-batch.
 
 Invariants: a loss sees whole responses and returns one number per token; importance weights and token weights
-are applied to it afterwards, here, alike for every loss. Only `logprobs_N` and `entropy_N` carry gradients.
+are applied afterwards by `policy_loss`, in the same way for every loss. Only `logprobs_N` and `entropy_N`
+carry gradients.
 
 Shapes: N response tokens of a micro-batch, concatenated without padding.
 """
@@ -18,11 +19,11 @@ from workers.trainer.losses.ratios import kl_estimate, log_ratio, nonfinite, ove
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a loss may look at. All [N]; logprobs in nats at the sampling temperature."""
+    """The tokens that a loss gets. All [N]; logprobs in nats at the sampling temperature."""
 
     logprobs: torch.Tensor  # of the policy that is trained; with gradient
     entropy: torch.Tensor  # of its distribution; with gradient if `trainer.entropy_coefficient` is not 0
-    proximal_logprobs: torch.Tensor  # of the weights just before this update: centre of the trust region
+    proximal_logprobs: torch.Tensor  # of the weights just before this update: the centre of the trust region
     rollout_logprobs: torch.Tensor  # of the engine that sampled the token
     reference_logprobs: torch.Tensor | None  # of the initial model; None without a KL coefficient
     advantages: torch.Tensor
@@ -34,7 +35,7 @@ class Tokens:
 
 
 class TokenLoss(NamedTuple):
-    """What a built-in loss returns; a user's loss may return `loss_N` alone."""
+    """The result of a built-in loss; a user's loss may return `loss_N` alone."""
 
     loss_N: torch.Tensor
     clipped_N: torch.Tensor  # bool: where a bound is active
@@ -44,14 +45,14 @@ Loss = Callable[[Tokens], TokenLoss | torch.Tensor]
 
 
 class PolicyLoss(NamedTuple):
-    """The loss of some tokens, and what is worth reporting of it.
+    """The loss of some tokens, and the sums that metrics are made of.
 
-    Scalars, all but the loss without gradient.
+    Scalars; only the loss has a gradient.
     """
 
     loss: torch.Tensor  # this micro-batch's share of the mini-batch's loss
     clipped: torch.Tensor  # tokens where a bound is active
-    nonfinite: torch.Tensor  # tokens with a ratio of policies that is no number
+    nonfinite: torch.Tensor  # tokens whose ratio of policies is not finite
     kl: torch.Tensor  # sum over tokens of the estimated KL to the reference, in nats
 
 
@@ -101,9 +102,9 @@ def cispo(tokens: Tokens) -> TokenLoss:
 def m2po(tokens: Tokens) -> TokenLoss:
     """-u A, without the tokens that make the second moment of the log ratio too large; nothing is clipped.
 
-    Of the tokens of the micro-batch, those farthest from the policy that sampled them are left out, until the
-    mean square of the others' log ratios to it is at most `trainer.second_moment`. They still count in the
-    divisor of the loss. Source: M2PO (arXiv 2510.01161), which takes the mean over the batch.
+    Of the micro-batch's tokens, those farthest from the policy that sampled them are left out, until the mean
+    square of the remaining log ratios is at most `trainer.second_moment`. They still count in the divisor of
+    the loss. Source: M2PO (arXiv 2510.01161), which takes the mean over the batch.
     """
     away_N = log_ratio(tokens.logprobs, tokens.rollout_logprobs).detach().square()
     ordered_N, places_N = away_N.sort()
@@ -121,7 +122,7 @@ def reinforce(tokens: Tokens) -> TokenLoss:
 
 
 def likelihood(tokens: Tokens) -> torch.Tensor:
-    """-A logprob, whatever sampled the token: with A = 1 the loss of supervised training, in nats."""
+    """-A logprob, whichever policy sampled the token: with A = 1 the loss of supervised training, in nats."""
     return -tokens.advantages * tokens.logprobs
 
 
@@ -138,7 +139,7 @@ LOSSES: dict[str, Loss] = {
 def policy_loss(tokens: Tokens, loss: Loss) -> PolicyLoss:
     """The loss of these tokens, summed.
 
-    Of each token: weight * (importance weight * loss + KL coefficient * KL - entropy coefficient * entropy).
+    Per token: weight * (importance weight * loss + KL coefficient * KL - entropy coefficient * entropy).
 
     Sum over micro-batches and ranks to get the mini-batch's loss.
     """
@@ -161,17 +162,17 @@ def policy_loss(tokens: Tokens, loss: Loss) -> PolicyLoss:
 
 
 def _without_ratio(tokens: Tokens) -> torch.Tensor:
-    """Where trained, proximal and rollout policy have no finite ratio: bool [N]."""
+    """Whether trained, proximal and rollout policy lack a finite ratio: bool [N]."""
     return nonfinite(tokens.logprobs, tokens.proximal_logprobs) | nonfinite(
         tokens.logprobs, tokens.rollout_logprobs
     )
 
 
 def _with_numbers(tokens: Tokens) -> Tokens:
-    """The tokens as a loss sees them, with a number in the place of each logprob that is none.
+    """The tokens as a loss gets them, with finite numbers in place of logprobs that are not finite.
 
-    A rollout logprob that is no number is the token's own, and so is the proximal one that was made of it.
-    Such a token has weight 0.
+    A rollout logprob that is not finite becomes the token's trained logprob, and so does a proximal one that
+    was computed from it. Such a token has weight 0.
     """
     is_lost_N = ~torch.isfinite(tokens.rollout_logprobs)
     own_N, proximal_N = tokens.logprobs.detach(), tokens.proximal_logprobs

@@ -1,7 +1,7 @@
-"""Ratios of two policies at the same tokens, and what a whole response makes of its tokens.
+"""Ratios of two policies at the same tokens, and their aggregates over a response.
 
 Invariants: log-ratios are taken in float32 or better, whatever the model computes in; one that is not finite
-becomes 0, which is a ratio of 1, and `nonfinite` finds it.
+becomes 0, which is a ratio of 1, and `nonfinite` reports it.
 
 Shapes: N response tokens of whole responses, concatenated without padding; an index [N] says which token
 belongs to which response (or group): 0, 1, ... in any order.
@@ -24,7 +24,7 @@ def log_ratio(numerator_N: torch.Tensor, denominator_N: torch.Tensor) -> torch.T
 
 
 def nonfinite(numerator_N: torch.Tensor, denominator_N: torch.Tensor) -> torch.Tensor:
-    """Where log-ratios are neutralised: bool [N]."""
+    """Whether `log_ratio` replaces a token's log-ratio by 0: bool [N]."""
     return ~torch.isfinite(numerator_N - denominator_N)
 
 

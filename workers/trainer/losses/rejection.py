@@ -1,4 +1,4 @@
-"""Which tokens are too far from the policy that sampled them to be trained on at all.
+"""Rejects tokens that are too far from the policy that sampled them to be trained on.
 
 Invariants: without gradient; never changes the divisor of the loss, which counts all tokens.
 Shapes: N response tokens of whole responses (and, for the level `group`, of whole groups).
@@ -13,9 +13,9 @@ from workers.trainer.losses.ratios import Aggregate, kl_estimate, log_ratio, ove
 
 
 class Rejection(NamedTuple):
-    """What the loss of each token is multiplied with, and whom the rule has touched."""
+    """The factor of each token's loss, and the tokens that the rule has rejected or clipped."""
 
-    factors_N: torch.Tensor  # 1 where nothing is wrong
+    factors_N: torch.Tensor  # 1 where nothing was rejected
     rejected_N: torch.Tensor  # bool
 
 
@@ -33,11 +33,11 @@ def rejection(
 ) -> Rejection:
     """Reject every unit (`level`) whose metric lies outside `bounds`.
 
-    The metric of trained against rollout policy, per token, is aggregated over the unit: the ratio in log
-    space (mean: geometric mean, sum: product), estimates of KL(rollout, trained) in nats. `mask` leaves the
-    unit out; `drop` what contains it too (a token's response, a response's group); `clip` scales it back to
-    the nearest bound, which has a meaning for the ratio only.
-    Raises: ValueError for `clip` with another metric than the ratio.
+    The metric compares trained and rollout policy per token and is aggregated over the unit: the ratio in log
+    space (mean: geometric mean, sum: product), or an estimate of KL(rollout, trained) in nats. `mask` leaves
+    the unit out; `drop` also leaves out its container (a token's response, a response's group); `clip` scales
+    the unit back to the nearest bound, which has a meaning for the ratio only. Raises: ValueError for `clip`
+    with another metric than the ratio.
     """
     if action == "clip" and metric != "ratio":
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Policy versions on their way out of the trainer."""
+"""Publishes policy versions: copies the trainer's weights to where rollout workers read them."""

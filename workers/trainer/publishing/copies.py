@@ -1,8 +1,8 @@
-"""Copies of policy versions out of the weights, each taken while the trainer goes on.
+"""Copies policy versions out of the weights while training continues.
 
-Invariants: a copy is whole before the next weight changes, since the trainer asks first (`hold_weights`); one
-that never asks goes on when the copy is whole. Copies are taken one after the other, in the same order on
-every rank, in a thread of their own.
+Invariants: a copy is whole before the next weight changes, because the trainer waits for it (`hold_weights`);
+a trainer without `hold_weights` continues when the copy is whole. Copies are taken one after the other, in
+the same order on every rank, in a separate thread.
 """
 
 import time
@@ -19,7 +19,7 @@ from workers.weights.store import FileSegment, PublishedFile
 
 
 class Copy(NamedTuple):
-    """A version that is written and not visible yet."""
+    """A version that is written and not yet visible."""
 
     policy_version: int
     written: FileSegment | PublishedFile | None  # on rank 0 what `Publisher.seal` takes
@@ -27,20 +27,20 @@ class Copy(NamedTuple):
 
 
 class Copies:
-    """This rank's hand in the copies of one trainer's versions."""
+    """This rank's part in copying the versions of one trainer."""
 
     def __init__(self, trainer: TrainerEngine, publisher: Publisher) -> None:
         self._trainer, self._publisher = trainer, publisher
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="copies")
         is_on_gpu = trainer.ranks.device.type == "cuda"
-        # the training thread's stream would take the copy and the next forward pass in turn
+        # on the training thread's stream, copy and forward pass would alternate
         self._stream = torch.cuda.Stream(trainer.ranks.device) if is_on_gpu else None
         self._last: Future[Copy] | None = None
 
     def begin(self) -> Future[Copy]:
-        """Take a copy of the version that the trainer holds; on all ranks alike, from the training thread.
+        """Begin to copy the trainer's current version; all ranks call this from the training thread.
 
-        It raises RunError if there is no room, or another rank is lost.
+        The returned future raises RunError if there is no room, or another rank is lost.
         """
         tensors, version = self._trainer.tensors_for_publish(), self._trainer.policy_version
         stepped = torch.cuda.current_stream().record_event() if self._stream is not None else None
@@ -58,12 +58,12 @@ class Copies:
         return copying
 
     def finish(self) -> None:
-        """Return when the copy that was begun last is whole. Raises: RunError as it did."""
+        """Wait until the last begun copy is whole. Raises: RunError if the copy failed."""
         if self._last is not None:
             self._last.result()
 
     def close(self) -> None:
-        """Begin no further copy; what is being taken is finished."""
+        """Accept no further copies; a copy in progress is finished."""
         self._thread.shutdown(wait=False)
 
     def _hold(self, copied: Callable[[], object]) -> None:

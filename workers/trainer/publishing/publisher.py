@@ -1,10 +1,10 @@
-"""The trainer's side of publishing, on every rank.
+"""Publishes policy versions, with every rank of the trainer taking part.
 
 Invariants: each rank writes its own shards straight into the storage that becomes the version, which is also
-the private copy that the optimizer does not touch; ranks on several hosts hand rank 0 one tensor at a time,
-in the precision that is published; ranks talk in a group of its own here, so that they may train meanwhile;
-rank 0 alone decides where versions lie, makes them visible and retires them; a version that is there already
-is not written again: readers may have it.
+the private copy that the optimizer does not touch; ranks on several hosts send rank 0 one tensor at a time,
+in the published precision; ranks communicate in a process group used only here, so training may go on
+meanwhile; rank 0 alone decides where versions are stored, makes them visible and retires them; an existing
+version is not written again, since readers may have it.
 """
 
 import hashlib
@@ -28,22 +28,22 @@ from workers.weights.manifest import Layout
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.tensors import DTYPES, layout_of, views, write_shard, write_whole
 
-VERSIONS = 4  # that must have room: the newest, one being pulled, one being sealed, one being written
-KEPT_MAPPINGS = 4  # of a rank above 0: storage comes round again
+VERSIONS = 4  # that must fit: the newest, one being pulled, one being sealed, one being written
+KEPT_MAPPINGS = 4  # of a rank above 0: storage is reused
 log = logging.getLogger("workers")
 
 
 class Publisher:
-    """One rank's hand in the versions.
+    """One rank's part in publishing versions.
 
     `write` and the constructor are collective: all ranks call them alike, one call after the other. `write`
-    may run beside the thread that trains.
+    may run beside the training thread.
     """
 
     def __init__(
         self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor | SpreadPart]
     ) -> None:
-        """`tensors`: what will be published, for its size. Raises: RunError if nothing can be written."""
+        """`tensors`: the published tensors, for their sizes. Raises: RunError if nothing can be written."""
         self._ranks = ranks
         self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if ranks.size > 1 else None
         self._dtype: torch.dtype = getattr(torch, settings.model.dtype)
@@ -68,8 +68,8 @@ class Publisher:
     def survivors(self, after: int) -> list[tuple[int, PublishedFile]]:
         """Rank 0: versions above `after` that an earlier trainer made visible, oldest first.
 
-        Older ones are freed: a controller that was started again does not know of them, so it would never say
-        so; whoever was about to pull one is told that it was retired.
+        Older ones are freed, because a restarted controller does not know them and would never retire them; a
+        worker that pulls one gets the error that it was retired.
         """
         found = [(version, self._store.find(version)) for version in self._store.versions()]
         for version, published in found:
@@ -80,9 +80,9 @@ class Publisher:
     def write(
         self, policy_version: int, tensors: Mapping[str, torch.Tensor | SpreadPart]
     ) -> FileSegment | PublishedFile | None:
-        """Copy a version to where it will be visible: what `seal` takes; rank 0 alone gets something.
+        """Copy a version to the storage where it will be visible; rank 0 returns the argument of `seal`.
 
-        Raises: RunError if there is no room.
+        Other ranks return None. Raises: RunError if there is no room.
         """
         layout = layout_of(policy_version, tensors, dtype=self._dtype)
         found = segment = None
@@ -101,7 +101,7 @@ class Publisher:
         return segment
 
     def seal(self, written: FileSegment | PublishedFile) -> PublishedFile:
-        """Make it visible; from any thread of rank 0. Raises: RunError."""
+        """Make a written version visible; from any thread of rank 0. Raises: RunError."""
         if isinstance(written, PublishedFile):
             return written
         published = self._store.seal(written)
@@ -109,11 +109,11 @@ class Publisher:
         return published
 
     def retire(self, policy_version: int) -> None:
-        """Rank 0: nobody needs this version any more."""
+        """Rank 0: free a version that no reader needs any more."""
         self._store.retire(policy_version)
 
     def close(self) -> None:
-        """Let go of the storage; what is visible stays."""
+        """Release the storage; visible versions stay."""
         if self._ranks.rank == 0:
             self._store.close()
 
@@ -124,7 +124,7 @@ class Publisher:
         targets = views(mapped, layout)
         for name, target in targets.items():
             write_shard(target, tensors[name])
-        self._agree(True)  # every rank is through
+        self._agree(True)  # every rank has written
         if segment is not None:
             self._store.written(segment)
 
@@ -140,7 +140,7 @@ class Publisher:
 
     @torch.no_grad()
     def _whole(self, tensor: torch.Tensor | SpreadPart, dtype: torch.dtype) -> torch.Tensor:
-        """All rows of a tensor, on rank 0, in host memory; elsewhere what this rank has to do with it."""
+        """All rows of a tensor in host memory on rank 0; other ranks send theirs."""
         if isinstance(tensor, SpreadPart):
             return self._sent(tensor, dtype)
         if not isinstance(tensor, DTensor):
@@ -154,7 +154,7 @@ class Publisher:
         return torch.cat(parts)[: tensor.shape[0]] if parts else mine
 
     def _sent(self, piece: SpreadPart, dtype: torch.dtype) -> torch.Tensor:
-        """An expert's rows, which go from the rank that has them to rank 0."""
+        """The rows of an expert, sent from the rank that has them to rank 0."""
         mine = piece.local()
         rows = torch.empty(piece.shape, dtype=dtype) if mine is None else mine.to("cpu", dtype).contiguous()
         if piece.owner and self._ranks.rank == piece.owner:
@@ -164,7 +164,7 @@ class Publisher:
         return rows
 
     def _map_partial(self, policy_version: int) -> mmap.mmap:
-        """Rank 0's storage; a mapping that was made before is much faster than a new one."""
+        """A mapping of rank 0's storage, reused if possible: a new mapping is much slower."""
         path = store.path_of(self.directory, policy_version).with_suffix(store.PARTIAL)
         inode = path.stat().st_ino
         if inode not in self._mappings:
@@ -174,7 +174,7 @@ class Publisher:
         return self._mappings[inode]
 
     def _agree(self, word: bool) -> bool:
-        """Rank 0's word, on every rank, once all have come here."""
+        """Rank 0's value, on every rank, once all ranks have called this."""
         told = torch.tensor(int(word and self._ranks.rank == 0))
         if self._ranks.size > 1:
             dist.all_reduce(told, group=self._group)

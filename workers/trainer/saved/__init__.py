@@ -1,1 +1,1 @@
-"""A trainer's state on the disk, in the shares of the ranks that wrote it."""
+"""A trainer's state on disk, as shares that the ranks write."""

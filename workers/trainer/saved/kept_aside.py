@@ -1,9 +1,9 @@
-"""What a trainer moves off a device that it shares, and takes back: weights and optimizer state, bit for bit.
+"""Moves a trainer's weights and optimizer state off a shared device and back, bit for bit.
 
-Invariants: every tensor keeps its identity, so the optimizer, FSDP and the publisher go on with what they
-refer to; between `release` and `take` nothing computes with them. On a GPU the bytes wait in host memory, on
-a CPU, whose memory is the device, in a file of the run directory; a trainer that dies leaves them behind, and
-its successor begins from a checkpoint as ever.
+Invariants: every tensor keeps its identity, so the references of optimizer, FSDP and publisher stay valid;
+between `release` and `take` nothing computes with them. A GPU's bytes wait in host memory; a CPU's memory is
+the device itself, so its bytes wait in a file of the run directory. A trainer that dies leaves the file
+behind, and its successor starts from a checkpoint as usual.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ FILE = "kept_aside.bin"  # in the run directory
 
 
 class KeptAside:
-    """The memory of one trainer, on the device or beside it."""
+    """The memory of one trainer, on the device or kept aside."""
 
     def __init__(self, trainer: ReleasingTrainer, run_directory: str) -> None:
         self._trainer, self._device = trainer, trainer.ranks.device
@@ -34,7 +34,7 @@ class KeptAside:
             optimizer.register_step_post_hook(lambda *_: self._note())
 
     def release(self) -> OnDevice:
-        """Move all off the device. Raises: RunError if the file cannot be written."""
+        """Move everything off the device. Raises: RunError if the file cannot be written."""
         assert not self._storages, "it was released before"
         self._note()
         tensors = list(self._tensors())
@@ -51,7 +51,7 @@ class KeptAside:
         return OnDevice(peak, left_on(self._device, bytes_of(tensors)))
 
     def take(self) -> None:
-        """Take all back. Raises: RunError if the file is damaged or gone."""
+        """Move everything back. Raises: RunError if the file is damaged or gone."""
         for storage, size in zip(self._storages, self._sizes, strict=True):
             storage.resize_(size)
         if self._device.type == "cuda":
@@ -62,7 +62,7 @@ class KeptAside:
         self._storages, self._host, self._sizes = [], [], []
 
     def close(self) -> None:
-        """Leave no file behind."""
+        """Remove the file."""
         self._file.unlink(missing_ok=True)
 
     def _write(self, storages: list[torch.UntypedStorage]) -> None:
@@ -98,7 +98,7 @@ class KeptAside:
         )
 
     def _tensors(self) -> Iterator[torch.Tensor]:
-        """All that is on the device between two steps, and not in host memory already."""
+        """All tensors on the device between two steps, without those already in host memory."""
         held = self._trainer.held()
         states = (state for optimizer in held.optimizers for state in optimizer.state.values())
         tensors = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
@@ -111,7 +111,7 @@ class KeptAside:
 
 
 def _in_place(storage: torch.UntypedStorage) -> ctypes.Array[ctypes.c_char]:
-    """The bytes where they lie; numpy would take hold of them, and they could not be freed any more."""
+    """The bytes where they lie; a numpy view would keep the storage from being freed."""
     return (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
 
 

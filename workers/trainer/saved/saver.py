@@ -1,8 +1,8 @@
-"""Begins checkpoints: what belongs to one is copied between two steps, and written while the next ones go on.
+"""Begins checkpoints: their state is copied between two steps, and written while training continues.
 
-Invariants: every rank copies and writes its own share alone where all see the run's directory; where they do
-not, rank 0 gathers all of it, as large as that is. What runs in the background speaks over a process group of
-its own, so that training's collectives keep their order.
+Invariants: if all ranks see the run's directory, every rank copies and writes only its own share; otherwise
+rank 0 gathers the whole state in its memory. Background work uses a process group of its own, so that
+training's collectives keep their order.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ from workers.trainer.saved.shares import Share
 from workers.trainer.state import buffer_names, gather_state, random_states, share_of_state
 
 Learners = Mapping[str, tuple[PreTrainedModel, torch.optim.Optimizer]]
-"""What is trained, by the prefix of its names in a checkpoint."""
+"""The trained models and their optimizers, by the prefix of their names in a checkpoint."""
 
 
 class Saver:
-    """One rank's hand in the checkpoints of a trainer."""
+    """One rank's part in the checkpoints of a trainer."""
 
     def __init__(
         self, settings: WorkerSettings, model_directory: Path, ranks: Ranks,
@@ -42,10 +42,10 @@ class Saver:
         )
 
     def begin(self, policy_version: int, learners: Learners) -> Callable[[], Path]:
-        """Copy what belongs to a checkpoint to host memory; returns the call that writes it.
+        """Copy the state of a checkpoint to host memory; returns the call that writes it.
 
-        Every rank makes that call, in any thread; on rank 0 it returns once all shares are on the disk.
-        Collective. Raises: RunError; so does the call.
+        Every rank makes that call, in any thread; on rank 0 it returns once all shares are on disk.
+        Collective. Raises: RunError; so does the returned call.
         """
         path, ranks = self._directory / f"step_{policy_version}", self._ranks
         is_shared = self._is_shared(policy_version)

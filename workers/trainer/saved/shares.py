@@ -25,19 +25,19 @@ NAMES = {
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
     torch.bool: "BOOL",
 }  # fmt: skip
-"""Of safetensors."""
+"""By the names of safetensors."""
 TYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 class Share(NamedTuple):
-    """Rows of a tensor; all of it, where it has none."""
+    """Rows of a tensor, or all of a tensor without rows."""
 
     rows: torch.Tensor
     start: int = 0
 
 
 def place_of(tensor: DTensor) -> tuple[int, int]:
-    """Where this rank's rows of a sharded tensor begin, and how many there are."""
+    """The first row of a sharded tensor on this rank, and the number of its rows."""
     (placement,) = tensor.placements
     assert placement == Shard(0), "FSDP2 shards rows"
     each = -(-tensor.shape[0] // tensor.device_mesh.size())
@@ -67,7 +67,7 @@ def write_shares(file: Path, shares: Mapping[str, Share], *, metadata: Mapping[s
 
 
 class Shares(Mapping[str, torch.Tensor]):
-    """The tensors of a checkpoint, read when they are asked for, whole or in part, whoever wrote them."""
+    """The tensors of a checkpoint, read on access, whole or in part, however many ranks wrote them."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         """Raises: OSError or SafetensorError if one cannot be read."""
@@ -97,17 +97,17 @@ class Shares(Mapping[str, torch.Tensor]):
         return len(self._found)
 
     def shape(self, name: str) -> list[int]:
-        """Of the whole tensor."""
+        """The shape of the whole tensor."""
         start, opened = self._found[name][-1]
         shape = list(opened.get_slice(name).get_shape())
         return [start + shape[0], *shape[1:]] if shape else shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of the tensor."""
+        """The dtype of a tensor."""
         return TYPES[self._found[name][0][1].get_slice(name).get_dtype()]
 
     def part(self, name: str, start: int, count: int) -> torch.Tensor:
-        """Rows of a tensor. Raises: RunError if the files lack some."""
+        """Some rows of a tensor. Raises: RunError if the files lack them."""
         parts, at = [], start
         for first, opened in self._found[name]:
             rows = opened.get_slice(name)

@@ -1,8 +1,8 @@
-"""The ranks that share packed rows, and what they exchange.
+"""The ranks that share packed rows, and their exchange of heads and tokens.
 
-Invariants: a group is of neighbouring ranks; a row's tokens lie on them in order, as many on each; attention
-alone looks beyond a rank's tokens, and for it the ranks exchange all tokens of some heads for some tokens of
-all heads, and back (DeepSpeed Ulysses, arXiv 2309.14509). Every exchange has its gradient.
+Invariants: a group consists of neighbouring ranks; a row's tokens lie on them in order, equally many on each;
+only attention looks beyond a rank's tokens, and for it the ranks exchange some tokens of all heads for all
+tokens of some heads, and back (DeepSpeed Ulysses, arXiv 2309.14509). Every exchange has its gradient.
 
 Shapes: T tokens of a row, t of them on one rank, H heads, h of them on one rank, D size of a head, N sampled
 tokens of a row, n of them on one rank.
@@ -19,7 +19,7 @@ from workers.trainer.ranks import Ranks
 
 
 class SequenceGroup:
-    """This rank's place among those that share its rows."""
+    """This rank's place in the group of ranks that share its rows."""
 
     def __init__(self, ranks: Ranks, size: int) -> None:
         """Join the ranks beside this one; collective over all ranks.
@@ -52,26 +52,27 @@ class SequenceGroup:
             )
 
     def part(self, length: int) -> tuple[int, int]:
-        """Where this rank's tokens of a row begin, and how many each rank has; the last may be padding."""
+        """The first token of this rank in a row, and the tokens per rank; the last rank's may be padding."""
         each = -(-length // self.size)
         return self.rank * each, each
 
     def to_heads(self, states_1HtD: torch.Tensor) -> torch.Tensor:
-        """All tokens [1, h, T, D] of this rank's heads, of this rank's tokens of all heads."""
+        """Exchange this rank's tokens of all heads for all tokens of its heads: [1, h, T, D]."""
         return cast("torch.Tensor", _Exchange.apply(states_1HtD, self._group, self.size, True))
 
     def to_tokens(self, states_1hTD: torch.Tensor) -> torch.Tensor:
-        """The other way round: this rank's tokens [1, H, t, D] of all heads."""
+        """The inverse of `to_heads`: this rank's tokens of all heads, [1, H, t, D]."""
         return cast("torch.Tensor", _Exchange.apply(states_1hTD, self._group, self.size, False))
 
     def heads(self, values_H: torch.Tensor) -> torch.Tensor:
-        """What belongs to this rank's heads."""
+        """The values of this rank's heads."""
         return values_H.chunk(self.size)[self.rank]
 
     def whole(self, values_n: torch.Tensor, place: slice, count: int) -> torch.Tensor:
-        """The values of all ranks [count], of which this one has those at `place`.
+        """The values of all ranks [count]; this rank contributes those at `place`.
 
-        The gradient of what every rank computes alike of them goes to the rank that has the value.
+        Every rank computes the same loss from the result, so a value's gradient goes only to the rank that
+        gave it.
         """
         return cast("torch.Tensor", _Whole.apply(values_n, self._group, place, count))
 

@@ -1,4 +1,4 @@
-"""Proves that sequences of a packed row do not leak into each other, or sets them apart.
+"""Tests that sequences of a packed row do not leak into each other, or has them computed apart.
 
 Invariant: a model that passes gives each sequence of a row the logits that it has alone.
 """
@@ -27,14 +27,14 @@ def check_no_leak(
 ) -> None:
     """Check that sequences of a packed row do not leak into each other.
 
-    Compare two sequences of a row with each of them alone. If they differ, the model carries a state from
-    token to token: compute the sequences of a row apart from now on (`workers/models/apart.py`), and compare
-    again. Then, in a small copy of the model, compare sequences that pass its windows and chunks with plain
-    passes over them.
+    Compares two sequences in one row with each of them alone. If they differ, the model carries a state from
+    token to token: the sequences of a row are computed apart from now on (`workers/models/apart.py`), and
+    compared again. Then, in a small copy of the model, compares sequences longer than its windows and chunks
+    with plain passes over them.
 
     `longest`: tokens of a sequence of this run; `row`: those of a packed row; `dtype`: of the forward pass.
-    Raises: ConfigError if they differ still: an attention of its own, or one that packed attention is not
-    told of beyond some length; training it like this would be silently wrong.
+    Raises: ConfigError if they still differ: the model has an attention of its own, or one that packed
+    attention does not reproduce beyond some length; training would be silently wrong.
     """
     if problem := too_long(model.config.to_dict(), longest):
         raise ConfigError(problem)
@@ -60,7 +60,7 @@ def check_no_leak(
 
 
 def _leak(model: PreTrainedModel, device: torch.device) -> tuple[float, float]:
-    """How much logits of two sequences differ between a row and alone, and by how much they may."""
+    """The difference of two sequences' logits between a row and alone, and the allowed difference."""
     ids = torch.arange(1, 13, device=device) % model.config.get_text_config().vocab_size
     sequences = [ids[:5], ids[5:]]
     try:

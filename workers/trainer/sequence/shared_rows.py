@@ -1,7 +1,7 @@
 """Logprobs of packed rows that the ranks of a group share: each computes its part of the tokens.
 
-Invariant: every rank of a group gets what one rank would compute for the whole row, so losses that look at
-whole responses need not know of it.
+Invariant: every rank of a group gets the result that one rank would compute for the whole row, so losses of
+whole responses need no knowledge of groups.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ from workers.trainer.sequence.group import SequenceGroup
 
 
 def my_part(row: PackedRow, group: SequenceGroup) -> tuple[PackedRow, slice]:
-    """This rank's tokens of a row, and which of its sampled tokens they predict."""
+    """This rank's tokens of a row, and the slice of the row's sampled tokens that they predict."""
     length = row.tokens_1T.shape[1]
     begin, each = group.part(length)
     padding = group.size * each - length
@@ -59,7 +59,7 @@ def shared_logprobs(
     model: PreTrainedModel, row: PackedRow, group: SequenceGroup | None, *, temperature: float,
     is_entropy_trained: bool = False, tail: ModelTail | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """As `response_logprobs`, computed by all ranks of a group together: [N], [N] on each."""
+    """Like `response_logprobs`, computed by all ranks of a group together: [N], [N] on each."""
     compute = partial(
         response_logprobs, model, temperature=temperature, is_entropy_trained=is_entropy_trained, tail=tail
     )
@@ -74,7 +74,7 @@ def shared_logprobs(
 def check_shared(model: PreTrainedModel, ranks: Ranks, group: SequenceGroup) -> None:
     """Compare a shared row with the same row on one rank. Collective.
 
-    Raises: ConfigError if they differ: something beside attention looks at other tokens.
+    Raises: ConfigError if they differ: another part than attention looks at other tokens.
     """
     group.check_heads(model.config)
     ids = torch.arange(1, 12, device=ranks.device) % model.config.get_text_config().vocab_size
