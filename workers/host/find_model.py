@@ -1,4 +1,4 @@
-"""Where a worker finds the model: on this machine, or else its small files at the controller."""
+"""Finds the model's directory on a worker's machine, or fetches its small files from the controller."""
 
 import asyncio
 import logging
@@ -14,15 +14,16 @@ logger = logging.getLogger("workers")
 
 
 def model_directory(settings: WorkerSettings) -> str:
-    """Where the model lies: `model.path`, in the run directory if a factory makes it there."""
+    """The configured model directory: `model.path`, in the run directory if a factory makes it there."""
     base = Path(settings.run_dir) if settings.model.factory is not None else Path.cwd()
     return str(base / settings.model.path)
 
 
 async def find_model(settings: WorkerSettings, link: Link) -> str:
-    """Where the model lies here; on a machine without one, its small files, which the controller sends.
+    """The model's directory; without one, a directory with its small files, sent by the controller.
 
-    Raises: LinkClosed, RemoteError. Where the controller has none either, an engine may not need one.
+    Raises: LinkClosed, RemoteError. If the controller has no model either, returns `model.path` all the same:
+    an engine of the user's may not need one.
     """
     directory = model_directory(settings)
     if (Path(directory) / "config.json").is_file():

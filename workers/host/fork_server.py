@@ -1,22 +1,22 @@
 """Forks the worker processes of one machine from a process that has imported what they need.
 
-`python -P -m workers.host.fork_server DESCRIPTOR --parent PID`. To import torch and transformers takes a
-worker some five seconds of a core, and as much for each of its fellows; a fork has them at once, and shares
-their memory. The idea is that of `multiprocessing.forkserver`; this one runs the very command lines that
-would be executed else, each in a session of its own, and tells how they ended.
+`python -P -m workers.host.fork_server DESCRIPTOR --parent PID`. Importing torch and transformers takes a
+worker some five seconds of a core, and as much again for every further worker; a fork has both at once, and
+shares their memory. The idea is that of `multiprocessing.forkserver`; this server runs the very command lines
+that would otherwise be executed, each in a session of its own, and reports their exit codes.
 
-DESCRIPTOR is a socket on which the parent hands over further sockets, one per client (a run). A client asks
-by a packet of a number with four descriptors: a file with a `ForkRequest` as JSON, and standard input, output
-and error of the new process. Answers are JSON packets with that `number`: `{"forked": pid}` from the new
-process, once it has a session of its own, `{"ended": pid, "code": exit code, negative for a signal}`, and
-`{"refused": errno}` where the machine has no room for another process, or for its files. A client that is
-through says 0.
+DESCRIPTOR is a socket on which the parent passes further sockets, one per client (a run). A client requests a
+process by a packet of a number with four descriptors: a file with a `ForkRequest` as JSON, and standard
+input, output and error of the new process. Answers are JSON packets with that `number`: `{"forked": pid}`
+from the new process, once it has its own session, `{"ended": pid, "code": exit code, negative for a signal}`,
+and `{"refused": errno}` if the machine has no room for another process, or for its files. A client leaves by
+sending 0.
 
-Invariants: this process has one thread, no event loop and no device, so a fork of it is as good as new; it
-ends with its parent, or when it has had no client for a minute; a client that is through takes its processes
-with it; who is forked is killed by the kernel when this process ends, unless it has asked for another signal
-(workers/link/parent.py): a client that ends with the parent says nothing, and its workers hand over what they
-have.
+Invariants: this process has one thread, no event loop and no device, so a fork of it is as good as a new
+process; it ends with its parent, or after a minute without clients; when a client leaves, its processes are
+killed; a forked process is killed by the kernel when this process ends, unless it has asked for another
+signal (workers/link/parent.py): a client that ends with the parent sends nothing, and its workers hand over
+their unfinished work.
 """
 
 import argparse
@@ -50,7 +50,7 @@ MODULES = (
     "workers.reward.worker",
     "workers.agent.worker",
 )
-RENEWAL = "workers.models.renewal"  # by name, as all that the server holds for its forks
+RENEWAL = "workers.models.renewal"  # by name, like all modules that forks share
 IDLE_S = 60.0
 DESCRIPTORS = 4  # of a request: its text, and the three standard ones
 MAX_NUMBER_BYTES = 20  # of a request
@@ -66,7 +66,7 @@ class ForkRequest(TypedDict):
 
 
 class Forked(BaseException):
-    """Raised in a new process, to leave all that belongs to the server."""
+    """Raised in a new process, to leave the server's code."""
 
     def __init__(self, asked: ForkRequest) -> None:
         super().__init__(asked["command"])
@@ -89,7 +89,7 @@ class ForkServer:
             self._selector.register(waited, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Serve until the parent leaves, or nobody comes. Raises: Forked, in every new process."""
+        """Serve until the parent leaves, or no client comes. Raises: Forked, in every new process."""
         while True:
             ready = self._selector.select(None if self._clients else IDLE_S)
             if not ready and not self._clients:
@@ -108,7 +108,7 @@ class ForkServer:
                     return
 
     def _let_in(self) -> bool:
-        """A new client; False: the parent has closed the door."""
+        """Accept a new client; False if the parent has closed its socket."""
         said, descriptors, _, _ = socket.recv_fds(self._door, 1, 1)
         for descriptor in descriptors:
             client = socket.socket(fileno=descriptor)
@@ -117,7 +117,7 @@ class ForkServer:
         return bool(said)
 
     def _hear(self, client: socket.socket) -> bool:
-        """What a client asks for; False: the parent has ended."""
+        """Handle a client's request; False if the parent has ended."""
         try:
             said, descriptors, _, _ = socket.recv_fds(client, MAX_NUMBER_BYTES, DESCRIPTORS)
         except ConnectionError:
@@ -152,11 +152,11 @@ class ForkServer:
         return True
 
     def _is_parent_ending(self) -> bool:
-        """Whether a client that said nothing has ended with the parent, whose sockets go first."""
+        """Whether a client that sent nothing has ended with the parent, whose sockets close first."""
         return bool(select.select([self._parent], [], [], PARENTS_END_S)[0])
 
     def _leave(self, client: socket.socket, number: int, standard: Sequence[int]) -> None:
-        """In the new process: have a session of one's own, say so, and keep nothing of the server."""
+        """In the new process: make a session, report it, and close everything of the server."""
         die_with_parent(self._pid)
         os.setsid()
         self._tell(client, number, {"forked": os.getpid()})
@@ -181,7 +181,7 @@ class ForkServer:
                     self._tell(client, pids.pop(pid), {"ended": pid, "code": code})
 
     def _tell(self, client: socket.socket, number: int, what: dict[str, int]) -> None:
-        with suppress(ConnectionError):  # it has left: its processes are ended when that is heard
+        with suppress(ConnectionError):  # it has left: its processes are ended when that is read
             client.send(json.dumps({"number": number, **what}).encode())
 
     def _dismiss(self, client: socket.socket) -> None:
@@ -195,7 +195,7 @@ class ForkServer:
 
 
 def run(asked: ForkRequest) -> None:
-    """Be the process of this command line: what Python does with `-m MODULE` or a script, and no more."""
+    """Run this command line as Python does with `-m MODULE` or a script."""
     setproctitle(" ".join([sys.executable, *asked["command"]]))  # it looks at the environment of old
     os.chdir(asked["folder"])
     os.environ.clear()
@@ -213,7 +213,7 @@ def run(asked: ForkRequest) -> None:
 
 
 def main() -> NoReturn:
-    """Be the server; ends the process."""
+    """Run the server; ends the process."""
     parser = argparse.ArgumentParser(prog="python -m workers.host.fork_server", description=__doc__)
     parser.add_argument("descriptor", type=int, help="socket on which clients are handed over")
     parser.add_argument("--parent", type=int, required=True, help="pid of the process that it ends with")

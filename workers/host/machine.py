@@ -1,8 +1,8 @@
-"""What a worker on this machine would have: the devices that torch can use, and the sandbox.
+"""Tests what a worker on this machine could use: torch's devices, and the sandbox.
 
-Invariant: each part is tried by using it, and a part that fails is told in its own words; the rest is tried
-all the same. `python -m workers.host.machine` prints the answer as JSON: a driver that crashes or hangs then
-takes no more with it than that process.
+Invariant: each part is tested by using it, and an error is reported in its own words; the other parts are
+tested all the same. `python -m workers.host.machine` prints the result as JSON: a driver that crashes or
+hangs then takes only that process with it.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ class Device(TypedDict):
     total_gb: float
     free_gb: float
     has_bf16: bool
-    problem: str  # what it answered to a small product; "" if that was right
+    problem: str  # the error of a small product, or its wrong result; "" if it was right
 
 
 class Equipment(TypedDict):
-    """What was found."""
+    """The equipment of this machine."""
 
     torch: str  # its version and what it was built for
     devices: list[Device]
@@ -35,7 +35,7 @@ class Equipment(TypedDict):
 
 
 def look() -> Equipment:
-    """Try the devices of this process and the sandbox `bubblewrap`."""
+    """Test the devices of this process and the sandbox `bubblewrap`."""
     found = Equipment(torch="", devices=[], torch_problem="", sandbox_problem="")
     try:
         found |= _torch()
@@ -68,7 +68,7 @@ def _device(torch: Any, index: int) -> Device:
 
 
 def _product_problem(torch: Any, device: Any) -> str:
-    """What is wrong with a small product on the device; "" if nothing."""
+    """The error of a small product on the device; "" if it is right."""
     try:
         ones = torch.ones(TRIED_ROWS, TRIED_ROWS, device=device)
         got = float((ones @ ones).sum().cpu())

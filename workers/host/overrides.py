@@ -1,4 +1,4 @@
-"""What one machine does differently: the words `key=value` on the command line of its worker."""
+"""Settings that one machine has differently: `key=value` arguments of its worker."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from workers.weights.address import require_own
 
 
 class Overrides:
-    """What one machine does differently: `key=value` for the keys that do not touch what is computed."""
+    """`key=value` for the keys that do not change what is computed, applied to the settings of a worker."""
 
     ALLOWED: ClassVar[dict[Role, tuple[str, ...]]] = {
         "rollout": (
@@ -24,7 +24,7 @@ class Overrides:
     }  # fmt: skip
 
     def __init__(self, role: Role, words: list[str]) -> None:
-        """Raises: ConfigError if a word is no override of a key that this role may set."""
+        """Raises: ConfigError if an argument does not override a key that this role may set."""
         self._pairs: list[tuple[str, str, str]] = []
         for word in words:
             key, separator, value = word.partition("=")

@@ -1,13 +1,13 @@
 """The main of every worker process: `python -m workers.host ADDRESS --role rollout --name NAME`.
 
 Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its WorkerFailed says why), 75 if
-nobody answered at an endpoint, which may be another by then, 2 if it could not attach for another reason; the
-first SIGINT or SIGTERM hands everything back and leaves, the second ends the process at once; only the
-packages that the role needs are imported. A worker that was attached by hand outlives its controller: it
+no controller answered at an endpoint, which may be another by then, 2 if it could not attach for another
+reason; the first SIGINT or SIGTERM hands all work back and leaves, the second ends the process at once; only
+the packages that the role needs are imported. A worker that was attached by hand outlives its controller: it
 looks for one at the same address until `controller.reattach_s` have passed, and attaches there again; a
-rollout worker goes on generating meanwhile and hands over what it has, a trainer starts over as one that was
-started again would, with all its ranks, which end with rank 0. One that the controller started ends with it;
-a local rollout worker leaves what it has to its successor.
+rollout worker meanwhile continues to generate and later hands over its tokens, a trainer starts over with all
+its ranks, as if restarted; these end with rank 0. A worker that the controller started ends with it; a local
+rollout worker leaves its unfinished work to its successor.
 """
 
 import argparse
@@ -42,14 +42,14 @@ from workers.rollout.unacknowledged import Unacknowledged
 
 logger = logging.getLogger("workers")
 
-FLUSH_S = 5.0  # for the last words to be acknowledged
-ATTEMPT_S = 5.0  # at one address, before it is looked up again
-HANDOVER_S = 10.0  # that a local rollout worker may take for them
-RETRY_S = 1.0  # between two looks for a controller that is gone
+FLUSH_S = 5.0  # for the last messages to be acknowledged
+ATTEMPT_S = 5.0  # per attempt, before the address is looked up again
+HANDOVER_S = 10.0  # in which a local rollout worker writes its unfinished work
+RETRY_S = 1.0  # between two attempts to find a controller again
 
 
 class HostedWorker(Protocol):
-    """What a role does with its link."""
+    """The worker of a role."""
 
     async def run(self, link: Link) -> None:
         """Serve until drained."""
@@ -62,19 +62,19 @@ class HostedWorker(Protocol):
 
 @runtime_checkable
 class OutlivesLinks(Protocol):
-    """A worker that keeps what it has in hand when its controller is gone: a rollout worker."""
+    """A worker that keeps its unfinished work when its controller is gone: a rollout worker."""
 
     async def go_on(self, found: "asyncio.Task[Link]") -> None:
-        """Work on, though nobody listens, until a controller is found."""
+        """Work on without a controller until one is found."""
         ...
 
     def handover(self) -> tuple[Unacknowledged, int] | None:
-        """What a cut link leaves in hand, and the policy version that it is of; None: nothing."""
+        """The unfinished work after a cut link, and its policy version; None if there is none."""
         ...
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Be a worker; ends the process."""
+    """Run a worker; ends the process."""
     parser = argparse.ArgumentParser(
         prog="python -m workers.host", description="One worker of a StaleFlow run."
     )
@@ -99,13 +99,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _default_name() -> str:
-    """A name of this process, or of all lives of the job that torchrun starts again."""
+    """A default name: of this process, or of a torchrun job over all its restarts."""
     job = os.environ.get("TORCHELASTIC_RUN_ID")
     return f"torchrun-{job}" if job else f"{socket.gethostname()}-{os.getpid()}"
 
 
 async def serve(options: argparse.Namespace) -> int:
-    """Attach, work, leave; the exit code."""
+    """Attach, work and leave; returns the exit code."""
     stop = Stop()
     try:
         adapt = Overrides(options.role, options.overrides)
@@ -132,7 +132,7 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 def _say_attached(options: argparse.Namespace, name: str) -> None:
-    """To the person who has started this worker, or to the log of one that the controller started."""
+    """Report the attachment: to the person who started this worker, or to the log of a local one."""
     if options.parent is not None:
         logger.info("Attached to %s as %s.", options.address, name)
         return
@@ -141,13 +141,13 @@ def _say_attached(options: argparse.Namespace, name: str) -> None:
 
 
 def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:
-    """Whether a worker made by one of them would be another; where modules were looked for does not count."""
+    """Whether two settings make different workers; import paths do not count."""
     nowhere: dict[str, tuple[str, ...]] = {"import_paths": ()}
     return other is None or one.model_copy(update=nowhere) != other.model_copy(update=nowhere)
 
 
 class _Host:
-    """One worker over the lives of its controller."""
+    """One worker over successive controllers."""
 
     def __init__(self, options: argparse.Namespace, attach: Attach, stop: Stop, adapt: Overrides) -> None:
         self._options, self._attach, self._stop, self._adapt = options, attach, stop, adapt
@@ -156,7 +156,7 @@ class _Host:
         self._handover: Handover | None = None  # of a local rollout worker
 
     async def work(self, link: Link) -> int | None:
-        """Serve one controller; the exit code, or None if it is to be looked for again."""
+        """Serve one controller; returns the exit code, or None to look for a controller again."""
         role = self._attach.role
         link.on_drain = self._stop.on_request  # first: to fetch a model can take minutes
         try:
@@ -188,15 +188,15 @@ class _Host:
             await link.aclose()
 
     async def _succeed(self, link: Link) -> None:
-        """Hand over what a worker of this name had when its controller was killed, and be ready for that."""
+        """Hand over the unfinished work of a predecessor of this name, and prepare to leave one's own."""
         self._handover = Handover(Path(link.settings.run_dir) / "handover" / self._attach.name)
         found = await asyncio.to_thread(self._handover.read)
         if found is not None:
             unacknowledged, policy_version = found
-            unacknowledged.cut(link.peer, ())  # so that who comes after this one names it, too
+            unacknowledged.cut(link.peer, ())  # so that the next successor names it, too
             self._handover.write(unacknowledged, policy_version)
             await hand_over(link, unacknowledged, policy_version)
-            if await link.flush(FLUSH_S):  # else the next controller may have to be told
+            if await link.flush(FLUSH_S):  # else it is kept for the next controller
                 self._handover.clear()
         loop = asyncio.get_running_loop()
 
@@ -289,7 +289,7 @@ def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> Hosted
 
 
 def _follow(overrides: list[str]) -> int:
-    """Be a trainer rank above 0, as RANK says: no link of its own, it follows rank 0."""
+    """Be a trainer rank above 0, as RANK says: without a link, it follows rank 0."""
     try:
         from workers.trainer.ranks import shared_settings
 
@@ -311,7 +311,7 @@ def _follow(overrides: list[str]) -> int:
 
 
 def _dismiss_ranks() -> None:
-    """Let the other ranks of this trainer end with it."""
+    """End the other ranks of this trainer with it."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return
     from workers.trainer.ranks import dismiss

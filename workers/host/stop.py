@@ -1,6 +1,6 @@
-"""Signals to a worker process, and a request to leave that comes over its link.
+"""Signals to a worker process, and requests to leave that come over its link.
 
-Invariant: the first drains, or cancels what comes before the work; a second signal ends the process.
+Invariant: the first signal drains, or cancels the start-up; a second one ends the process.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ logger = logging.getLogger("workers")
 
 
 class Stop:
-    """How one worker process leaves."""
+    """Handles signals and requests to leave."""
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -25,11 +25,11 @@ class Stop:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def use(self, drain: Callable[[], object]) -> None:
-        """From now on a request to leave calls this."""
+        """Call this on a request to leave from now on."""
         self._leave = drain
 
     def on_request(self) -> None:
-        """The controller asks, on behalf of an operator."""
+        """Leave at the request of the controller, on behalf of an operator."""
         if not self.is_leaving:
             self.is_leaving, self.by = True, "the operator"
             logger.info("The controller asks this worker to hand back what is in hand, and to leave.")

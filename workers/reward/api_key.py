@@ -1,6 +1,6 @@
-"""The key of an endpoint, as an environment variable holds it.
+"""Reads the API key of an endpoint from an environment variable.
 
-Invariant: no sentence about a key has any of it.
+Invariant: no error message contains any part of the key.
 """
 
 import os
@@ -8,13 +8,13 @@ import re
 
 from protocol.errors import ConfigError
 
-KEY = re.compile("[!-~]*")  # what a header takes
+KEY = re.compile("[!-~]*")  # characters that a header can hold
 
 
 def api_key(variable: str) -> str:
     """The key, without white space around it, as files of secrets end in; "" if there is none.
 
-    Raises: ConfigError for one that no header takes.
+    Raises: ConfigError if it has characters that a header cannot hold.
     """
     key = os.environ.get(variable, "").strip() if variable else ""
     if not KEY.fullmatch(key):

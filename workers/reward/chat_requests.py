@@ -1,6 +1,6 @@
-"""Requests to an OpenAI-compatible endpoint: of the reward `judge`, and of an evaluation without a run.
+"""Requests to an OpenAI-compatible endpoint, for the reward `judge` and for an evaluation without a run.
 
-Invariant: what may be better next time is told apart from what no other request would change.
+Invariant: errors that a retry may mend are told apart from those that no retry mends.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import httpx2
 
 AGAIN = frozenset((408, 409, 425, 429))  # and 5xx
-MAX_SHOWN = 300  # characters of what an endpoint said
+MAX_SHOWN = 300  # characters of an endpoint's answer
 
 
 class Trouble(Exception):
-    """What may be better next time; the text is for the user, `wait_s` from the endpoint."""
+    """An error that a retry may mend; the text is for the user, `wait_s` from the endpoint."""
 
     def __init__(self, text: str, wait_s: float | None = None) -> None:
         super().__init__(text)
@@ -23,25 +23,25 @@ class Trouble(Exception):
 
 
 class NoAddress(Exception):
-    """The address can be asked nothing; the text says why, and what to do."""
+    """The address cannot be requested; the text says why, and what to do."""
 
 
 class EndpointReply(NamedTuple):
-    """What came, of whatever status that is not worth another request."""
+    """A response with a status that is not worth a retry."""
 
     response: httpx2.Response
     shown: str  # its status and the beginning of its text, for the user
 
 
 def client(**options: Any) -> httpx2.AsyncClient:
-    """A client of httpx2 without limits of time: its own count from byte to byte."""
+    """An httpx2 client without time limits: its own limit counts from byte to byte."""
     return httpx2.AsyncClient(timeout=None, **options)
 
 
 async def ask(
     by: httpx2.AsyncClient, url: str, body: Mapping[str, Any], key: str, *, within_s: float, limit: str = ""
 ) -> EndpointReply:
-    """The answer to one request, whole within so many seconds; `limit` is the name of that limit.
+    """The answer to one request, complete within `within_s` seconds; `limit` names that limit in errors.
 
     Raises: Trouble; NoAddress.
     """
@@ -68,7 +68,7 @@ async def ask(
 
 
 def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """What refused the certificate, if that is why."""
+    """The certificate error that caused this error, if any."""
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
     return error

@@ -1,9 +1,9 @@
-"""One process of the reward function, as the worker sees it: calls in, answers out, in any order.
+"""One process of the reward function, as the worker sees it: sends calls, receives answers in any order.
 
-Invariants: a call in hand is always answered, failed, or given back to be asked again; what the process says
-is checked before it is believed; when it ends, its calls are settled after all that it has started has ended.
-A failure is put down to one call only where it is certain to be that one's: else all that may have caused it
-are asked again, each alone.
+Invariants: a call is always answered, failed, or given back to be asked again; messages of the process are
+checked before they are used; when it ends, its calls are settled after all of its child processes have ended.
+A failure is blamed on one call only if that call certainly caused it: otherwise all calls that may have
+caused it are asked again, each alone.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from workers.children.process import Code, KeptProcess
 from workers.reward import pipe as pipe
 
 BLOCKED_SHARE = 0.5
-"""Of its limit. A call that others kept from running for longer is not to blame."""
+"""Share of a call's limit. A call that others kept from running for longer is not blamed."""
 
 
 class ScoringFailed(Exception):
-    """The function raised, hung, died, or returned something else than numbers; the text is for the user."""
+    """The function raised, hung, died, or did not return numbers; the text is for the user."""
 
 
 class OutOfCpu(ScoringFailed):
-    """The process was ended by the limit of CPU time that it had set itself for this call."""
+    """The process exceeded the CPU limit that it had set itself for this call."""
 
 
 class AskAgain(Exception):
-    """The call was cut off, and need not be why."""
+    """The call was cut off, perhaps without being the cause."""
 
     def __init__(self, *, is_alone: bool = False) -> None:
         super().__init__()
@@ -39,48 +39,48 @@ class AskAgain(Exception):
 
 
 class LoopBlocked(AskAgain):
-    """The calls of an async function have kept one another from running."""
+    """Calls of an async function blocked the event loop for each other."""
 
 
 class Kind(NamedTuple):
-    """What a process says of its function."""
+    """The kind of a process's function: async or not, per response or per group."""
 
     is_async: bool
     is_per_response: bool
 
 
 class CallLimits(NamedTuple):
-    """Of one call, in seconds."""
+    """The limits of one call, in seconds."""
 
     timeout_s: float
-    grace_s: float  # for a call to obey its cancellation
+    grace_s: float  # for a cancelled call to end
     key: str = "reward.timeout_s"  # where the limit is set
-    memory_mb: int = 0  # of its process, with all others of it
+    memory_mb: int = 0  # of its process and all child processes together
 
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One group that is to be scored."""
+    """A request to score one group."""
 
     request: tuple[Any, ...]
     members: int
     answer: asyncio.Future[list[float]]
-    is_alone: bool = False  # no other call may be with the process
+    is_alone: bool = False  # no other call may be in the process
     timer: asyncio.TimerHandle | None = None
     has_begun: bool = False
     had_company: bool = False  # of other calls
     is_cancelled: bool = False
-    is_heard: bool = False  # the process saw the cancellation before it answered
-    blocked_s: float = 0.0  # for which the event loop was blocked, before it began; once heard, while it ran
+    is_heard: bool = False  # the process received the cancellation before it answered
+    blocked_s: float = 0.0  # event loop blocked before it began; once cancelled, while it ran
 
     def watch(self, limit_s: float, on_late: Callable[["Call"], None]) -> None:
-        """Have `on_late` called after so long, in place of what was to be called."""
+        """Call `on_late` after `limit_s`, in place of an earlier timer."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = asyncio.get_running_loop().call_later(limit_s, on_late, self)
 
     def settle(self, outcome: list[float] | Exception) -> None:
-        """Answer whoever waits, if anybody does still."""
+        """Set the call's result, if its caller still waits."""
         if self.timer is not None:
             self.timer.cancel()
         if self.answer.done():
@@ -101,7 +101,7 @@ class RewardChild(KeptProcess):
         code = Code("the reward function", "reward.memory_mb", limits.memory_mb)
         super().__init__(code, setup=setup, max_bytes=pipe.MAX_ANSWER_BYTES)
         self.kind: Kind | None = None
-        """None: it is not ready yet."""
+        """None until it is ready."""
         self.calls: dict[int, Call] = {}
         self._limits = limits
         self._on_answer, self._on_gone = on_answer, on_gone
@@ -109,7 +109,7 @@ class RewardChild(KeptProcess):
         self._asked = 0
 
     def blame(self, reason: str, culprit: Call) -> None:
-        """Have it killed with everything that it has started; the call fails for it."""
+        """Kill the process with all its child processes; `culprit` fails for `reason`."""
         if not self._is_ending and not self.gone.is_set():
             self._culprit = culprit
             self.end(reason)
@@ -129,14 +129,14 @@ class RewardChild(KeptProcess):
         self._on_gone(self)
 
     def _failure(self) -> ScoringFailed:
-        """Of the call that is to blame."""
+        """The error of the call that is to blame."""
         is_out = not self._is_ending and self._transport.get_returncode() == -signal.SIGXCPU
         return (OutOfCpu if is_out else ScoringFailed)(self.reason)
 
     # -- calls ------------------------------------------------------------------------------------------
 
     def send(self, call: Call) -> None:
-        """Ask for one more score."""
+        """Send one more call to the process."""
         self._asked += 1
         call.has_begun = call.is_cancelled = call.is_heard = False
         call.had_company = bool(self.calls)
@@ -217,7 +217,7 @@ class RewardChild(KeptProcess):
             raise GarbageError(f"{[kind, *parts]!r:.80} before it was ready")
 
     def _outcome(self, call: Call, kind: str, value: Any) -> list[float] | Exception:
-        """Raises: GarbageError."""
+        """The result of an answer. Raises: GarbageError."""
         if call.is_cancelled:
             return self._cut_off(call)
         return ScoringFailed(str(value)) if kind == pipe.FAILED else _checked(value, call.members)
@@ -230,7 +230,7 @@ class RewardChild(KeptProcess):
 
 
 def _checked(rewards: Any, members: int) -> list[float]:
-    """Raises: GarbageError if these are not the rewards of so many responses."""
+    """The rewards, if there is one per response. Raises: GarbageError."""
     if not isinstance(rewards, list) or len(rewards) != members:
         raise GarbageError(f"{rewards!r:.80} as the rewards of {members} responses")
     for reward in rewards:

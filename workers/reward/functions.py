@@ -1,8 +1,8 @@
-"""Makes one callable out of every shape of reward function that people already have.
+"""Adapts every supported shape of reward function to one coroutine function.
 
-Invariants: pure; what a function gets is chosen by the names of its parameters alone; every value that it
-returns is checked, so a scorer returns one finite float per member or raises; what a function changes of its
-arguments, no other response sees. docs/rewards.md shows each shape.
+Invariants: pure; a function's arguments are chosen by the names of its parameters alone; every returned value
+is checked, so a scorer returns one finite float per member or raises; if a function changes its arguments, no
+other response sees that. docs/rewards.md shows each shape.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ class ScoreRequest:
     completions: list[str]
     completion_ids: list[list[int]]
     endings: list[str]  # "stop" or "length"
-    turns: list[list[str]] | None = None  # what the policy has said, turn by turn; None: they are no episodes
-    talks: list[list[Any]] | None = None  # of episodes, as messages; [] where one was held in tokens
+    turns: list[list[str]] | None = None  # sampled turns as text, per member; None outside episodes
+    talks: list[list[Any]] | None = None  # messages of episodes, per member; [] if it was held in tokens
 
     @property
     def has_messages(self) -> bool:
-        """Whether there are conversations to offer; a column of their name goes before."""
+        """Whether conversations can be offered; a data column of that name takes precedence."""
         return MESSAGES not in self.row and (self.talks is not None or isinstance(self.prompt, list))
 
     def messages(self, member: int) -> list[Any]:
-        """A conversation with the answers of the policy."""
+        """A conversation with the policy's answers, as chat messages."""
         if self.talks is not None:
             return self.talks[member]
         return [*self.prompt, {"role": "assistant", "content": self.completions[member]}]
@@ -59,9 +59,9 @@ class _Raised:
 def adapt(function: Any) -> Scorer:
     """A coroutine function that scores a group with the user's function, sync or async.
 
-    The scorer raises ConfigError if the function wants a column that the row has not, or returns what is not
-    a finite number per member; what the function itself raises goes through.
-    Raises: ConfigError if the signature is none of those understood.
+    The scorer raises ConfigError if the function needs a column that the row lacks, or does not return a
+    finite number per member; exceptions of the function itself pass through. Raises: ConfigError if the
+    signature is not one of the supported shapes.
     """
     signature = _read_signature(function)
     if signature.is_per_group:
@@ -72,7 +72,7 @@ def adapt(function: Any) -> Scorer:
 
 
 def is_async(function: Any) -> bool:
-    """Whether a call gives the event loop back while it waits.
+    """Whether a call of the function leaves the event loop free while it waits.
 
     `async def`, also as `__call__`, in a functools.partial, or below decorators that use functools.wraps.
     """
@@ -114,7 +114,7 @@ def _read_signature(function: Any) -> Signature:
 
 
 def _own(name: str, value: object) -> object:
-    """A copy that the function may change; of token ids, which are long and flat, the quick way."""
+    """A copy that the function may change; a fast one for token ids, which are long and flat."""
     return [*value] if name in TOKEN_IDS and isinstance(value, list) else deepcopy(value)
 
 
@@ -174,7 +174,7 @@ async def _score_members(
 
 
 async def _outcome(result: Any) -> Any:
-    """What a call returned, or what it raised: SystemExit would end the event loop from within a task."""
+    """The result of a call, or its exception: SystemExit would end the event loop from within a task."""
     try:
         return await result if inspect.isawaitable(result) else result
     except BaseException as error:

@@ -1,7 +1,7 @@
 """The rewards of a run, each in a pool of its own, and their weighted sum.
 
 Invariants: a reward counts for the rows that its `when` names, for all responses to a prompt or for none; if
-one of those that count fails, the group fails; what the others have in hand for it is given up.
+one of those that count fails, the group fails, and the other rewards' calls for it are cancelled.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Part = tuple[str, tuple[float, ...]]
 
 
 class Scored(NamedTuple):
-    """What a group came to."""
+    """The rewards of a group, and the parts that they are summed from."""
 
     rewards: tuple[float, ...]
     parts: tuple[Part, ...]
@@ -38,7 +38,7 @@ class _Entry:
 
 
 class RewardMixture:
-    """The pools of these rewards, within `async with`. `field`: the key that names them."""
+    """A pool per reward, within `async with`. `field`: the configuration key that names the rewards."""
 
     def __init__(
         self, rewards: Sequence[NamedReward], settings: RewardSettings,
@@ -67,11 +67,11 @@ class RewardMixture:
                 tasks.create_task(entry.pool.start(), name=f"reward {entry.reward.label}")
 
     def capacity(self, group_size: int) -> int:
-        """Groups of so many responses that are scored at once."""
+        """Groups of `group_size` responses that are scored at once."""
         return min(entry.pool.capacity(group_size) for entry in self._entries)
 
     async def score(self, request: tuple[Any, ...], *, members: int) -> Scored:
-        """The rewards of a request (see process.py) for so many responses. Raises: ScoringFailed."""
+        """The rewards of a request (see process.py) for `members` responses. Raises: ScoringFailed."""
         counting = [entry for entry in self._entries if not entry.reward.when or self._counts(entry, request)]
         if not counting:
             names = ", ".join(f"`{entry.reward.label}`" for entry in self._entries)

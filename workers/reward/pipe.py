@@ -1,4 +1,4 @@
-"""What a reward worker and the processes of its function say to each other, in packets."""
+"""The messages between a reward worker and its function's processes, as packets."""
 
 MAX_ANSWER_BYTES = 1 << 20
 

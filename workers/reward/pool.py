@@ -1,6 +1,6 @@
-"""The processes that call the reward function, and the groups that wait for one.
+"""The processes that call the reward function, and the queue of groups that wait for one.
 
-Invariants: as of every KeptPool; a sync function has one group at a time in each process, an async one as
+Invariants: those of KeptPool; a sync function scores one group at a time in each process, an async one as
 many as `concurrency` calls allow.
 """
 
@@ -33,10 +33,10 @@ __all__ = ["RewardPool", "ScoringFailed"]
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 5.0  # for a cancelled call to close what it has opened
+GRACE_S = 5.0  # for a cancelled call to close its resources
 NOWHERE = Place(run_dir="")
 
-WHOLE = 4  # parts of a request that are of the whole group: its number, row, prompt as text and as tokens
+WHOLE = 4  # parts of a request for the whole group: its number, row, prompt as text and as tokens
 
 
 class RewardPool(KeptPool[RewardChild]):
@@ -50,8 +50,8 @@ class RewardPool(KeptPool[RewardChild]):
     ) -> None:  # fmt: skip
         """A pool of processes for one reward.
 
-        `reward`: named, or the import path of a function; `field`: the key of the configuration that names
-        it; `limit_key`: the one of `timeout_s`; `out_of_cpu`: see RewardKind; `memory_mb` of 0: half of the
+        `reward`: named, or the import path of a function; `field`: the configuration key that names it;
+        `limit_key`: the key of `timeout_s`; `out_of_cpu`: see RewardKind; `memory_mb`: 0 for half of the
         machine's.
         """
         self._reward = FunctionReward(function=reward) if isinstance(reward, str) else reward
@@ -70,17 +70,17 @@ class RewardPool(KeptPool[RewardChild]):
         await self._start_all(self._count)
 
     def capacity(self, group_size: int) -> int:
-        """Groups of so many responses that are scored at once. The children have started."""
+        """Groups of `group_size` responses that are scored at once. Call it after `start`."""
         assert self._kind is not None
         if not self._kind.is_async:
             return self._count
         return self._count * max(1, self._concurrency // (group_size if self._kind.is_per_response else 1))
 
     async def score(self, request: tuple[Any, ...], *, members: int) -> list[float]:
-        """The rewards of one request (see process.py) for so many responses. Raises: ScoringFailed.
+        """The rewards of one request (see process.py) for `members` responses. Raises: ScoringFailed.
 
-        A function that is not async and takes one response is asked for each by itself, so that each has its
-        own time.
+        A sync function of one response is called for each response separately, so that each has its own time
+        limit.
         """
         assert self._kind is not None
         if self._kind.is_async or not self._kind.is_per_response:
@@ -127,7 +127,7 @@ class RewardPool(KeptPool[RewardChild]):
     # -- who scores what --------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """Give the oldest calls to the children with the fewest in hand, as far as there is room."""
+        """Give the oldest calls to the children with the fewest calls, as far as there is room."""
         while self._waiting:
             free = [child for child in self._children if self._has_room(child, self._waiting[0])]
             if not free:

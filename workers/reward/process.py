@@ -1,8 +1,8 @@
 """The process in which a reward function runs, below its keeper.
 
-Invariants: only this process imports or calls the user's code; what the code prints or reads cannot touch the
-pipe to the worker, because standard output is standard error here; each call is answered once, in any
-order, and a copy of this process that the code has forked answers nothing.
+Invariants: only this process imports or calls the user's code; the code's prints and reads cannot touch the
+pipe to the worker, because standard output is redirected to standard error here; each call is answered once,
+in any order, and a forked copy of this process answers nothing.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ BEAT_S = 0.25
 
 
 class CallServer:
-    """Calls the function as often at once as it is asked to."""
+    """Calls the function, with as many calls at once as the worker sends."""
 
     def __init__(self, pipe: WorkerPipe, scorer: Scorer) -> None:
         self._pipe, self._scorer = pipe, scorer
@@ -57,7 +57,7 @@ class CallServer:
 
             loop.add_reader(self._pipe.requests, read)
             await ended.wait()
-            os._exit(0)  # calls in hand are nobody's any more, and may not obey
+            os._exit(0)  # no worker waits for the calls in progress, and they may ignore a cancellation
 
     async def _score(self, number: int, group: int, row: bytes, text: str, *rest: Any) -> None:
         self._pipe.write(BEGUN, number, self._blocked())
@@ -75,7 +75,7 @@ class CallServer:
         self._pipe.write(answer[0], number, answer[1])
 
     def _beat(self) -> None:
-        """Note by how much the event loop is late: so long was it blocked by what does not await."""
+        """Note how late the event loop is: for so long code without an await has blocked it."""
         loop = asyncio.get_running_loop()
         self._blocked_s, self._beat_due_s = self._blocked(), loop.time() + BEAT_S
         loop.call_later(BEAT_S, self._beat)

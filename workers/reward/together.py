@@ -1,4 +1,4 @@
-"""Calls side by side that stand or fall together."""
+"""Concurrent calls that succeed or fail together."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable

@@ -1,4 +1,4 @@
-"""Encodes rows as a reward worker would, for `launch.py check`; by way of `protocol.asking`."""
+"""Encodes rows as a reward worker would, for `launch.py check`, in a process of `protocol.asking`."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from workers.reward.worker import encode_prompt, encode_response, why_endless
 
 
 def prepare_process() -> None:
-    """As for a reward worker."""
+    """Prepare the process as for a reward worker."""
     hide_torch()
 
 

@@ -1,7 +1,6 @@
-"""Calls a reward function once, for `launch.py check --call-reward`; by way of `protocol.asking`.
+"""Calls a reward function once, for `launch.py check --call-reward`, in a process of `protocol.asking`.
 
-Invariant: the function gets what it would get in a run, but for token ids, which are made up; it has the time
-that it would have.
+Invariant: the function gets the arguments and the time limit of a run, except token ids, which are made up.
 """
 
 import asyncio
@@ -24,11 +23,11 @@ OURS = (__file__, functions.__file__)
 
 
 class _TooLong(BaseException):
-    """Not an Exception, so that the function does not take it for one of its own."""
+    """Not an Exception, so that the function does not catch it as an error of its own."""
 
 
 def answer(question: Mapping[str, Any]) -> tuple[str | None, list[float]]:
-    """(what went wrong, the rewards)."""
+    """(the error, the rewards)."""
     limit_s = question["timeout_s"]
     try:
         row = question["row"] or _first_row(**question["prompts"])
@@ -53,7 +52,7 @@ def _where(error: BaseException) -> str:
 
 
 def _first_row(path: str, seed: int, columns: Mapping[str, str]) -> dict[str, Any]:
-    """Of a function of prompts, with the names that the reward knows."""
+    """The first row of a function of prompts, under the column names that the reward knows."""
     row = dict(next(iter(load_object(path)(seed=seed))))
     return {name: value for name, value in row.items() if name not in columns.values()} | {
         name: row[source] for name, source in columns.items()
@@ -74,7 +73,7 @@ def _request(row: Mapping[str, Any], responses: list[str]) -> ScoreRequest:
 
 @contextmanager
 def _within(limit_s: float) -> Iterator[None]:
-    """Raises: _TooLong in the midst of whatever goes on."""
+    """Raises: _TooLong in the code that runs when the limit passes."""
 
     def too_late(*_: object) -> None:
         raise _TooLong

@@ -62,8 +62,8 @@ class RewardWorker:
         except ValidationError as error:  # of a name that needs options
             raise ConfigError(f"The reward lacks options: {error}") from None
         self._is_draining = False
-        self._starting: list[asyncio.Task[None]] = []  # that a drain cancels
-        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
+        self._starting: list[asyncio.Task[None]] = []  # cancelled by a drain
+        self._wake: Callable[[], None] = lambda: None  # wakes the loop that serves, once there is one
         self._vocabulary = vocabulary_of(Path(model_directory))
         self._stops: frozenset[int] = frozenset()  # of the engines, for supervised training
         self._has_seen_responses = False
@@ -75,7 +75,7 @@ class RewardWorker:
         return RewardMixture(rewards, self._settings.reward, place=place, import_paths=paths, field=field)
 
     def drain(self) -> None:
-        """Return from `run` at once: a score in hand is asked of another worker."""
+        """Return from `run` at once: another worker gets the unfinished scores."""
         self._is_draining = True
         for task in self._starting:
             task.cancel()
@@ -84,7 +84,7 @@ class RewardWorker:
     async def run(self, link: Link) -> None:
         """Serve until drained.
 
-        Raises: LinkClosed, ConfigError if the tokenizer or the function is no good.
+        Raises: LinkClosed, ConfigError if the tokenizer or the function cannot be loaded.
         """
         self._link, self._wake = link, link.wake
         is_supervised = self._settings.trainer.is_supervised
@@ -191,7 +191,7 @@ class RewardWorker:
             self._link.send(GroupScored(score.group, score.attempt, *scored))
 
     async def _decode(self, sequences: list[list[int]]) -> list[str]:
-        """Raises: ScoringFailed."""
+        """The texts of these token ids. Raises: ScoringFailed."""
 
         def decode() -> list[str]:
             return [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in sequences]
@@ -207,7 +207,7 @@ class RewardWorker:
 
 
 def sampled_runs(item: ScoreItem, tokens: list[int]) -> list[list[int]] | None:
-    """What the policy has sampled in each turn of an episode; None of a response that is no episode."""
+    """The sampled tokens of each turn of an episode; None for a response that is no episode."""
     if not item.segments or not item.segments[0].is_given:
         return None
     runs: list[list[int]] = []
@@ -222,12 +222,12 @@ def sampled_runs(item: ScoreItem, tokens: list[int]) -> list[list[int]] | None:
 
 
 def last_said(tokens: list[int], runs: list[list[int]] | None) -> list[int]:
-    """What counts as the response: of an episode the policy's last answer, as `sampled_runs` has them."""
+    """The tokens that count as the response: for an episode the policy's last answer, from `sampled_runs`."""
     return tokens if runs is None else [*runs[-1]]
 
 
 def read_talks(items: Sequence[ScoreItem], frames: Sequence[bytes]) -> list[list[Any]]:
-    """The messages of each item, none where they were not kept. Raises: ScoringFailed."""
+    """The messages of each item, none if they were not kept. Raises: ScoringFailed."""
     rest = iter(frames)
     try:
         return [[said for _ in item.talk for said in json.loads(next(rest))] for item in items]
@@ -280,9 +280,9 @@ def _refuse_hopeless(what: str, said: object, limit: int) -> None:
 
 
 def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: Any) -> list[int]:
-    """Chat messages as the row's `tools` and `chat_template_kwargs` want them.
+    """Chat messages as token ids, with the row's `tools` and `chat_template_kwargs`.
 
-    Raises: ValueError in words; whatever the chat template raises.
+    Raises: ValueError with a message for the user; whatever the chat template raises.
     """
     tools, wanted = template_arguments(row)
     if tools:
@@ -291,7 +291,7 @@ def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: An
 
 
 def template_arguments(row: Mapping[str, Any]) -> tuple[list[Any] | None, dict[str, Any]]:
-    """The `tools` and `chat_template_kwargs` of a row. Raises: ValueError in words if they are none."""
+    """The `tools` and `chat_template_kwargs` of a row. Raises: ValueError if they are malformed."""
     tools, wanted = row.get("tools"), row.get("chat_template_kwargs") or {}
     if isinstance(tools, str) and tools.startswith("["):  # as some data sets have them
         tools = json.loads(tools)
@@ -304,9 +304,9 @@ def template_arguments(row: Mapping[str, Any]) -> tuple[list[Any] | None, dict[s
 
 
 def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
-    """Refuse ids that the model has no token for: the controller would take them for a fault of this worker.
+    """Refuse token ids beyond the model's vocabulary, for which the controller would blame this worker.
 
-    Raises: ValueError in words.
+    Raises: ValueError with a message for the user.
     """
     if size is not None and max(ids) >= size:
         raise ValueError(
@@ -318,12 +318,13 @@ def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
 def encode_response(
     tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, limit: int, stops: Collection[int] = ()
 ) -> list[int]:
-    """The token ids of the row's `response` behind its prompt, up to the token that ends a response.
+    """The token ids of the row's `response` after its prompt, up to the token that ends a response.
 
-    Text behind text is tokenized by itself, and ended. An answer to chat messages, text or a whole message,
-    is what the chat template adds to the prompt for it; what the template writes behind the end of the turn
-    is left out, because an engine stops there: at the tokenizer's end token or, where the template writes
-    none, at one of `stops`. Raises: ValueError in words; whatever the chat template raises.
+    A text after a text prompt is tokenized separately, and ended. An answer to chat messages, a text or a
+    whole message, is what the chat template adds to the prompt for it, without what the template writes after
+    the end of the turn, because an engine stops there: at the tokenizer's end token or, if the template
+    writes none, at one of `stops`. Raises: ValueError with a message for the user; whatever the chat template
+    raises.
     """
     row = json.loads(row_json)
     eos, answer = tokenizer.eos_token_id, row["response"]
@@ -354,9 +355,10 @@ def encode_response(
 
 
 def why_endless(tokenizer: Any, responses: Sequence[Sequence[int]], stops: Collection[int]) -> str | None:
-    """What is wrong where no response ends in a token that engines stop at; None if one does.
+    """Why the model would not learn to end its responses; None if at least one response ends properly.
 
-    A model that is trained on such responses alone does not learn to end, and is cut off in rollouts.
+    A model that is trained only on responses without an end token does not learn to end, and is cut off in
+    rollouts.
     """
     if not responses or any(ids[-1] in stops for ids in responses):
         return None

@@ -1,1 +1,1 @@
-"""The rollout worker: an engine, and what it reports."""
+"""The rollout worker: runs an inference engine and reports its tokens and load."""

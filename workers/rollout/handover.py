@@ -1,7 +1,7 @@
-"""What a local rollout worker leaves to its successor when their controller is killed.
+"""The file in which a local rollout worker leaves its unfinished work when the controller is killed.
 
-Invariants: one process at a time holds the file of a name, from its attach to its end, so its successor reads
-all that it wrote; a file that is cut off or of another release is reported and not used.
+Invariants: one process at a time holds the file of a name, from its attach to its end, so a successor reads
+all that its predecessor had to report; a file that is cut off or of another release is logged and not used.
 """
 
 import fcntl
@@ -25,9 +25,9 @@ class Handover:
         self._file = open(path, "a+b", opener=for_owner_only)  # noqa: SIM115 - held until the process ends
 
     def read(self) -> tuple[Unacknowledged, int] | None:
-        """Wait until the forerunner has ended, and read what it left.
+        """Wait until the predecessor has ended, and read the file.
 
-        That is its unfinished work and the policy version of its engine, if it left anything. Raises:
+        Returns its unfinished work and the policy version of its engine, None if it left none. Raises:
         OSError.
         """
         try:
@@ -47,18 +47,18 @@ class Handover:
             return None
 
     def write(self, unacknowledged: Unacknowledged, policy_version: int) -> None:
-        """Leave this to the next one, in place of what is there. Raises: OSError."""
+        """Write the unfinished work for the successor, in place of the file's content. Raises: OSError."""
         self._file.truncate(0)
         self._file.write(unacknowledged.to_bytes(policy_version))
         self._file.flush()
 
     def clear(self) -> None:
-        """A controller has heard it. Raises: OSError."""
+        """Empty the file: a controller has received its content. Raises: OSError."""
         self._file.truncate(0)
 
 
 async def hand_over(link: Link, unacknowledged: Unacknowledged, policy_version: int) -> None:
-    """Tell a controller what it still wants of a forerunner's unfinished work.
+    """Report the part of a predecessor's unfinished work that the controller still wants.
 
     Raises: LinkClosed, RemoteError.
     """

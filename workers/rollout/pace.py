@@ -1,9 +1,9 @@
-"""When a rollout worker takes a step of its engine.
+"""Decides when a rollout worker takes a step of its engine.
 
-Invariants: an engine that steps when it is told to takes one step per turn of the event loop, and blocks it
-meanwhile; from an engine that steps by itself only finished results are taken, so the loop never waits for a
-step. Such an engine that has work and stays silent for the lease ends the worker, as a hung step of the other
-kind does, which stops the beats.
+Invariants: an engine that is stepped takes one step per turn of the event loop, which it blocks meanwhile; an
+engine that steps by itself only has its results collected, so the loop never waits for a step. If such an
+engine has work and stays silent for the lease, the worker ends; a hung step of the other kind stops the
+beats, with the same effect.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from typing import Any
 from protocol.errors import RunError
 from workers.engines.interface import Engine, RunsByItself
 
-LOOKS = 4  # per lease: a machine that was suspended is held against the engine for one of them at most
+LOOKS = 4  # waits per lease, so that suspending the machine costs the engine one of them at most
 
 
 class EnginePace:
     """Takes the steps of one engine."""
 
     def __init__(self, engine: Engine, *, step: Callable[[], None], wake: Callable[[], None]) -> None:
-        """`step` takes one; `wake` stirs whoever waits for a message, when a step has come."""
+        """`step` takes one step; `wake` wakes the serving loop when a result has come."""
         self._engine, self._step, self._wake = engine, step, wake
         self._running = engine if isinstance(engine, RunsByItself) else None
         self._stirred = asyncio.Event()
         self.lease_s = 0.0
-        """Longest silence of an engine that has work; 0 is any."""
+        """Longest silence of an engine that has work; 0 for no limit."""
         self._silent_s = 0.0
         if self._running is not None:
             loop = asyncio.get_running_loop()
@@ -38,17 +38,17 @@ class EnginePace:
             self._running.on_step(call)
 
     def is_due(self) -> bool:
-        """Whether there is a step to take."""
+        """Whether there is a step or result to take."""
         return self._engine.is_busy() if self._running is None else self._running.has_stepped()
 
     async def turn(self) -> None:
-        """Take a step, then give the loop a turn: beats and messages."""
+        """Take a step, then let the event loop run beats and messages."""
         self._silent_s = 0.0
         self._step()
         await asyncio.sleep(0)
 
     async def rest(self, arrived: asyncio.Event) -> None:
-        """Wait for this event, which `wake` sets, or a while. Raises: RunError if the engine hangs."""
+        """Wait a while for this event, which `wake` sets. Raises: RunError if the engine hangs."""
         if self._running is None or not self._engine.is_busy() or not self.lease_s:
             self._silent_s = 0.0
             await arrived.wait()
@@ -73,21 +73,21 @@ class EnginePace:
             await self._turn_or_rest()
 
     async def settle(self) -> None:
-        """Take all that was sampled, and let nothing be sampled until `go_on`. Raises: RunError."""
+        """Take everything that was sampled, and pause sampling until `go_on`. Raises: RunError."""
         if self._running is not None:
             self._running.pause()
             while not self._running.is_settled():
                 await self._turn_or_rest()
 
     def settle_now(self) -> None:
-        """As `settle`, and the loop waits. Raises: RunError."""
+        """Like `settle`, but blocks the event loop. Raises: RunError."""
         if self._running is not None:
             self._running.pause()
             while not self._running.is_settled():
                 self._step()
 
     def go_on(self) -> None:
-        """Let an engine that was settled step again."""
+        """Resume an engine that was settled."""
         if self._running is not None:
             self._running.resume()
 

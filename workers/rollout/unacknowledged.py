@@ -1,8 +1,8 @@
 """Buffer of unacknowledged reports, kept while the controller is down.
 
-Invariants: words stay in the order in which they were said, and none is forgotten before a controller has
-answered for it; what is handed over is what the run still wants, each token once, from the one that it asks
-for. Pure: simulated workers keep theirs in the same way.
+Invariants: messages stay in the order in which they were sent, and none is dropped before a controller has
+answered for it; released messages hold only what the run still wants, each token once, from the token that
+the controller asks for. Pure: simulated workers use it, too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ Frames = tuple[bytes, ...]
 
 
 class Unacknowledged:
-    """Filled from the moment that a link is cut until the next controller says what it wants of it."""
+    """Reports from the moment that a link is cut until the next controller says which of them it wants."""
 
     def __init__(self) -> None:
         self._formers: list[PeerId] = []
@@ -38,28 +38,28 @@ class Unacknowledged:
         return unacknowledged, policy_version
 
     def to_bytes(self, policy_version: int) -> bytes:
-        """For another process, with the version that this worker samples from."""
+        """The reports as bytes for another process, with the policy version that this worker samples from."""
         words = [encode(Packet(0, 0, message, frames)) for message, frames in self._words]
         return pack((policy_version, self._formers, words))
 
     @property
     def is_pending(self) -> bool:
-        """Whether a controller is still to be asked what it wants."""
+        """Whether a controller has still to say what it wants."""
         return bool(self._formers)
 
     def cut(self, peer: PeerId, unacknowledged: Iterable[tuple[Message, Frames]]) -> None:
-        """A link is cut, on which this worker was `peer` and said this without an answer."""
+        """Note that the link on which this worker was `peer` is cut, and keep its unacknowledged messages."""
         self._formers.append(peer)
         for message, frames in unacknowledged:
             self.add(message, frames)
 
     def add(self, message: Message, frames: Frames) -> None:
-        """Keep a word, if it tells of something that was generated."""
+        """Keep a message, if it reports generated tokens or a failed generation."""
         if isinstance(message, Generated | GenerationFailed):
             self._words.append((message, frames))
 
     def holding(self, policy_version: int, running: Mapping[Key, int]) -> Holding:
-        """What to tell the next controller; `running`: attempts that go on, with the tokens they reported."""
+        """The report for the next controller; `running`: attempts in progress, with their reported tokens."""
         starts: dict[Key, int] = {}
         for message, _ in self._words:
             if isinstance(message, Generated):
@@ -72,7 +72,7 @@ class Unacknowledged:
         return Holding(tuple(self._formers), policy_version, attempts)
 
     def release(self, keep: Keep) -> list[tuple[Message, Frames]]:
-        """The words that this controller wants to hear; the others are forgotten."""
+        """The messages that this controller wants; the others are dropped."""
         wanted = {(group, member, attempt): start for group, member, attempt, start in keep.attempts}
         released: list[tuple[Message, Frames]] = []
         for message, frames in self._words:
@@ -87,7 +87,7 @@ class Unacknowledged:
 
 
 def _cut_out(message: Generated, frames: Frames, wanted: Mapping[Key, int]) -> tuple[Generated, Frames]:
-    """The deltas of wanted attempts from the token asked for on, and their part of the buffers."""
+    """The deltas of wanted attempts from the requested token on, and their part of the buffers."""
     chosen: list[tuple[Delta, int]] = []
     parts: list[list[bytes]] = [[] for _ in frames]
     for delta, words, places in _placed(message, len(frames)):
@@ -100,7 +100,7 @@ def _cut_out(message: Generated, frames: Frames, wanted: Mapping[Key, int]) -> t
 
 
 def _placed(message: Generated, frames: int) -> Iterator[tuple[Delta, int, list[slice]]]:
-    """Each delta, the words of its kept sets, and the bytes in each buffer that are its own."""
+    """Each delta, the words of its kept sets, and its slice of each buffer."""
     begin = first = 0
     for delta, words in zip(message.deltas, message.kept_words or (0,) * len(message.deltas), strict=True):
         end, last = begin + ITEM_BYTES * delta.count, first + ITEM_BYTES * words

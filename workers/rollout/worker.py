@@ -1,12 +1,12 @@
-"""The rollout worker: an engine between messages in and tokens out.
+"""The rollout worker: runs an engine, receives orders and reports sampled tokens.
 
 Invariants:
 - Every token that the engine sampled is reported exactly once, or given up by an Abort; the endings of one
   engine step leave in one message at the end of that step.
 - A delta never mixes policy versions: everything is reported before weights are swapped.
 - An attempt is answered by exactly one ending, or GenerationFailed, or nothing after an Abort.
-- A report that no controller has acknowledged is kept until one has it or does not want it; generation goes
-  on while the worker looks for a controller.
+- Reports that no controller has acknowledged are kept until one says that it has them, or does not want them;
+  while a controller is looked for, generation goes on.
 - The engine is driven from the event loop's own thread: a hung engine stops the beats, or ends the worker
   (pace.py).
 """
@@ -65,7 +65,7 @@ MAX_KEPT_BYTES = 16 << 20  # of kept sets in one report; a frame may have 64 MB
 
 @dataclass(slots=True)
 class _Attempt:
-    """What one generation has sampled and not reported."""
+    """Tokens that one attempt has sampled and not reported."""
 
     reported: int = 0
     policy_version: int = 0
@@ -90,21 +90,21 @@ class RolloutWorker:
         self._status_sequence = 0
         self._is_known_idle = True
         self._is_draining = False
-        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
+        self._wake: Callable[[], None] = lambda: None  # wakes the loop that serves, once there is one
         self._has_engine = self._has_pulled = False
-        self._is_released = settings.is_colocated  # it has no weights, until it pulls
+        self._is_released = settings.is_colocated  # without weights, until it pulls
         self._is_cut = settings.rollout.sampling.is_cut
-        self._kept_bytes = 0  # in what was not reported
+        self._kept_bytes = 0  # of unreported kept sets
         self._unacknowledged = Unacknowledged()
         self._weights_exchange: WeightsExchangeProcess | None = None  # once other hosts give or need versions
 
     def drain(self) -> None:
-        """Hand back everything and return from `run`, after the engine step in hand."""
+        """Hand back all trajectories and return from `run`, after the current engine step."""
         self._is_draining = True
         self._wake()
 
     async def run(self, link: Link) -> None:
-        """Serve until drained; over another link, with the same engine and what is in hand.
+        """Serve until drained; over another link, with the same engine and its trajectories.
 
         Raises: LinkClosed, ConfigError if the engine cannot be made.
         """
@@ -131,13 +131,13 @@ class RolloutWorker:
                 await self._leave_exchange()
             elif self._has_pulled:
                 self._unacknowledged.cut(link.peer, link.unacknowledged())
-            else:  # what came behind a pull that failed is of no version of this run: nobody asks for it
+            else:  # trajectories after a failed pull are of no version of this run
                 self._drop(list(self._attempts))
             raise
         await self._leave_exchange()
 
     async def go_on(self, found: "asyncio.Task[Link]") -> None:
-        """Generate what is in hand, though nobody listens, until a controller is found."""
+        """Continue to generate without a controller until one is found."""
         await self._pace.until(found)
 
     def handover(self) -> tuple[Unacknowledged, int] | None:
@@ -146,7 +146,7 @@ class RolloutWorker:
             return None
         try:
             self._pace.settle_now()
-        except RunError as error:  # what came before is handed over
+        except RunError as error:  # tokens from before are handed over
             logger.error("%s", error)
         self._hand_back(list(self._attempts))
         return self._unacknowledged, self._engine.policy_version
@@ -170,7 +170,7 @@ class RolloutWorker:
         order = cast("ToRollout", message)  # the link lets nothing else pass
         match order:
             case Route():
-                if not self._is_released:  # else the pull before it has failed, and it is taken back
+                if not self._is_released:  # else the pull before it has failed, and the route is taken back
                     self._add(order, frames)
             case Release():
                 self._release()
@@ -258,7 +258,7 @@ class RolloutWorker:
         self._link.send(Released(found.peak_bytes, found.left_bytes, time.monotonic() - began))
 
     def _hand_over(self, keep: Keep) -> None:
-        """Drop what the run does not want any more, and tell of the rest from where it stands."""
+        """Drop the attempts that the run does not want any more, and report the others."""
         wanted = {tuple(attempt[:3]) for attempt in keep.attempts}
         dropped = [key for key in self._attempts if key not in wanted]
         self._drop(dropped)
@@ -272,7 +272,7 @@ class RolloutWorker:
         )  # fmt: skip
 
     def _say(self, message: Message, *frames: bytes) -> None:
-        """Tell the controller, or keep it for the next one."""
+        """Send a message to the controller, or keep it for the next one."""
         if self._unacknowledged.is_pending:
             self._unacknowledged.add(message, frames)
         else:
@@ -282,7 +282,7 @@ class RolloutWorker:
         self._report([(key, "") for key, attempt in self._attempts.items() if attempt.tokens])
 
     def _report(self, endings: Iterable[tuple[Key, Ending]]) -> None:
-        """Send what these attempts have sampled since the last report; those that ended are forgotten."""
+        """Report the tokens of these attempts since the last report; ended attempts are removed."""
         deltas: list[Delta] = []
         tokens: list[int] = []
         logprobs: list[float] = []
@@ -309,7 +309,7 @@ class RolloutWorker:
             )
 
     def _report_dry(self) -> None:
-        """Say at once that there is nothing to do, however it came to that."""
+        """Report at once that there is nothing to do, for whatever reason."""
         if not self._is_known_idle:
             self._is_known_idle = True
             self._report_status()
@@ -362,7 +362,7 @@ class RolloutWorker:
         self._link.send(Pulled(pull.policy_version, pull.digest, pull_s, refused))
 
     async def _fetch(self, pull: Pull) -> tuple[dict[str, Any], int]:
-        """The tensors of a version, mapped and verified; and how many chunks had come wrong on the way."""
+        """The tensors of a version, mapped and verified; and the number of chunks that came with errors."""
         from workers.weights.tensors import read  # imports torch, which an engine of the user's may not need
 
         location, refused = pull.location, 0
@@ -387,7 +387,7 @@ class RolloutWorker:
 
 
 def _kept_frames(kept: list[list[KeptSet]]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-    """The words of each delta's kept sets, and the frames of their codes and words; nothing if none cuts."""
+    """The words of each delta's kept sets, and the frames of their codes and words; empty if none cuts."""
     sets = [one for some in kept for one in some]
     if not any(one.code for one in sets):
         return (), ()

@@ -1,11 +1,12 @@
 """The address at which a worker hands policy versions to other hosts.
 
-Invariants: what a person said for this host counts before all else; an address is announced only if it is one
-of this host, so that binding it works; without a key nobody else reaches it, whatever was said.
+Invariants: an address that a person configured for this host takes precedence; only an address of this host
+is announced, so that binding it works; without a key only this machine can reach the worker, whatever was
+configured.
 
-What is said is one address, or a network (`10.0.0.0/16`) of which every host takes its own address. It comes
-from the environment (STALEFLOW_ADDRESS) or from `weights.host`, which a worker that was attached by hand may
-have of its own. A host that has no such address asks its routes.
+Configured is one address, or a network (`10.0.0.0/16`) of which every host takes its own address. The value
+comes from the environment (STALEFLOW_ADDRESS) or from `weights.host`, which a worker that was attached by
+hand may override. A host without such an address looks at its routes.
 """
 
 import ipaddress
@@ -19,18 +20,18 @@ from protocol.wire.endpoints import is_loopback
 
 VARIABLE = "STALEFLOW_ADDRESS"
 LOOPBACK = "127.0.0.1"
-ELSEWHERE = "192.0.2.1"  # of no host; the way to it is the way out
+ELSEWHERE = "192.0.2.1"  # reserved, no host has it; its route is the default one
 
 
 class Announced(NamedTuple):
-    """An address of this host, and why this one."""
+    """An address of this host, and the reason for it."""
 
     host: str
     why: str
 
     @property
     def endpoint(self) -> str:
-        """Where to bind: any free port."""
+        """The endpoint to bind, with any free port."""
         return f"tcp://[{self.host}]:*" if ":" in self.host else f"tcp://{self.host}:*"
 
 
@@ -39,7 +40,7 @@ def address_to_announce(endpoint: str, *, is_private: bool, wanted: str = "", bo
 
     `endpoint`: of the controller, as this worker reaches it; `is_private`: whether the channel has a key;
     `wanted`: `weights.host`; `bound`: the address of `controller.bind`, which is this host's if the
-    controller runs here. Raises: ConfigError if the environment asks for what this host has not.
+    controller runs here. Raises: ConfigError if STALEFLOW_ADDRESS names no address of this host.
     """
     if not is_private:
         return Announced(LOOPBACK, "without controller.keys, only this machine may have the weights")
@@ -59,7 +60,7 @@ def address_to_announce(endpoint: str, *, is_private: bool, wanted: str = "", bo
 
 
 def require_own(said: str, *, source: str) -> str:
-    """The address of this host that was asked for. Raises: ConfigError if it has none such."""
+    """The configured address of this host. Raises: ConfigError if the host does not have it."""
     if own := _own(said):
         return own
     raise ConfigError(
@@ -81,7 +82,7 @@ def _own(said: str) -> str | None:
 
 
 def _source_towards(host: str) -> str | None:
-    """The address from which this host talks to another; None if there is no way to it."""
+    """The address from which this host talks to another; None without a route to it."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,9 +1,9 @@
-"""The words by which a host gets a version from another one, and the sockets that they go over.
+"""The messages by which a host requests a version from another host, and the sockets that carry them.
 
-Invariants: a reader asks for what it has room for, so nothing piles up anywhere: a sender queues no more than
-one window per reader, by reference; a word is one fixed header, and for an answer the bytes themselves; what
-a source is still receiving is answered when it has it; a chunk that is asked for as a delta is answered with
-one, or whole.
+Invariants: a reader requests only what it has room for, so nothing piles up: a sender queues at most one
+window per reader, by reference; a message is a fixed header, and for an answer the bytes themselves; a
+request for a chunk that the source is still receiving is answered when the chunk has come; a requested delta
+is answered by a delta, or by the whole chunk.
 """
 
 import struct
@@ -21,37 +21,37 @@ from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 WORD = struct.Struct("<cQQQ")  # kind, policy version, chunk, base
 HEADER, CHUNK, DELTA, GONE = b"H", b"C", b"D", b"G"
 MAX_TEXT = 1000
-AT_ONCE = 8  # words heard before it is somebody else's turn
-MAX_REQUEST_BYTES = 1024  # of a word, and of what ZeroMQ itself says in a handshake
+AT_ONCE = 8  # messages handled in a row before other sockets have their turn
+MAX_REQUEST_BYTES = 1024  # of a message, and of ZeroMQ's own in a handshake
 
 
 class Word(NamedTuple):
-    """What is asked for, or answered."""
+    """A request or an answer, without its content."""
 
     kind: bytes
     policy_version: int
     chunk: int = 0
     base: int = 0
-    """Of DELTA: the version that the chunk is told by. A source answers with CHUNK where it has no better."""
+    """Of DELTA: the version it is against. A source answers with CHUNK if a delta saves too little."""
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """The message as bytes."""
         return WORD.pack(*self)
 
 
 class Orders(Section):
-    """What an exchange is started with, on its standard input: a secret does not belong in an argument."""
+    """The setup of an exchange, on its standard input: a secret does not belong in an argument."""
 
     directory: str
     bind: str  # tcp://ADDRESS:*
     window_bytes: int
     key: ServerKey | None = None
-    is_writers: bool = False  # the folder is the trainer's, which retires what lies there itself
-    deltas: bool = True  # ask for chunks as what differs from the newest version here
+    is_writers: bool = False  # the folder is the trainer's, which retires its versions itself
+    deltas: bool = True  # request chunks as deltas against the newest version here
 
 
 def decode(frame: bytes) -> Word | None:
-    """The word in a frame; None if it is none."""
+    """The message in a frame; None if it is malformed."""
     if len(frame) != WORD.size:
         return None
     word = Word(*WORD.unpack(frame))
@@ -61,7 +61,7 @@ def decode(frame: bytes) -> Word | None:
 def serving_socket(
     context: zmq.Context[Any], bind: str, *, window: int, key: ServerKey | None
 ) -> zmq.Socket[Any]:
-    """Bound, to a free port; with a key, it needs a CurveAuthenticator in the same context."""
+    """A socket bound to a free port; with a key, it needs a CurveAuthenticator in the same context."""
     socket = _socket(context, zmq.ROUTER, bind, window=window)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
@@ -72,12 +72,12 @@ def serving_socket(
 
 
 class SourceConnection:
-    """One with a source, and the news of it."""
+    """A connection to a source, with its connection events."""
 
     def __init__(
         self, context: zmq.Context[Any], endpoint: str, *, window: int, key: ServerKey | None
     ) -> None:
-        """Begin it. Raises: WeightsError if nothing can be at such an endpoint; all is closed then."""
+        """Begin to connect. Raises: WeightsError, with all sockets closed, if the endpoint is impossible."""
         self.endpoint = endpoint
         self.socket = _socket(context, zmq.DEALER, endpoint, window=window)
         self.socket.setsockopt(zmq.MAXMSGSIZE, max(CHUNK_BYTES, MAX_HEADER_BYTES + 8))
@@ -90,25 +90,25 @@ class SourceConnection:
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError as error:
-            self.close()  # one that is left open keeps the context, and so the process, from ending
+            self.close()  # an open socket keeps the context, and so the process, from ending
             raise WeightsError(
                 f"{endpoint!r} cannot be reached: {error}. Expected tcp://HOST:PORT."
             ) from None
 
     @property
     def sockets(self) -> list[zmq.Socket[Any]]:
-        """What to poll: the source, and the news."""
+        """The sockets to poll: the source, and its connection events."""
         return [self.socket, self._monitor]
 
     def lost(self) -> str | None:
-        """What has ended it, or keeps it from coming about; None if nothing has."""
+        """The event that has ended the connection, or keeps it from being made; None if there is none."""
         if not int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
             return None
         event = recv_monitor_message(self._monitor)["event"]
         return str(zmq.Event(event).name).lower().replace("_", " ")
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self.socket.disable_monitor()
         self.socket.close(0)
         self._monitor.close(0)
@@ -118,7 +118,7 @@ def _socket(context: zmq.Context[Any], kind: int, endpoint: str, *, window: int)
     socket = context.socket(kind)
     for option, value in (
         (zmq.LINGER, 0),
-        # twice what is asked for: libzmq hears of what was read only every half of its mark
+        # twice the window: libzmq counts messages as read only every half of its mark
         (zmq.SNDHWM, 2 * window + 2),
         (zmq.RCVHWM, 2 * window + 2),
         *dead_links.OPTIONS,

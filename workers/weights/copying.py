@@ -1,7 +1,7 @@
-"""Whole tensors in host memory on their way into a version, any range of its data at a time.
+"""Copies whole tensors from host memory into a version, any range of the version's bytes at a time.
 
-Invariants: nothing is written outside of the range; ranges may be copied by several threads at once; a dtype
-is converted on the way. No item is cut where a range ends at a multiple of 8 bytes, as wide items lie first.
+Invariants: nothing is written outside of the range; several threads may copy ranges at once; dtypes are
+converted during the copy. No item is cut if ranges end at multiples of 8 bytes, as wide items come first.
 """
 
 import mmap
@@ -14,14 +14,14 @@ from torch._utils import _flatten_dense_tensors
 
 from workers.weights.manifest import Layout
 
-SERIAL_ITEMS = 1 << 15  # torch shares the copy of more of them among threads of its own; here are enough
+SERIAL_ITEMS = 1 << 15  # torch copies more with several threads of its own; the callers are several already
 
 
 class FlatCopy:
     """Copies tensors to their places.
 
-    What can be made once is: behind a copy of 1 MiB, a few calls of torch are out of the cache, and took a
-    third as long as the copy.
+    Everything reusable is made once: after a copy of 1 MiB, a few calls of torch are out of the cache, and
+    took a third as long as the copy.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class FlatCopy:
         *,
         dtypes: Mapping[str, torch.dtype],
     ) -> None:
-        """`sources`: in one piece each, in the layout's order; `dtypes`: torch's, by their names."""
+        """`sources`: contiguous each, in the layout's order; `dtypes`: torch's, by their names."""
         self._sources = sources
         self._entries = list(layout.entries.values())
         self._starts = [entry.start for entry in self._entries]
@@ -43,7 +43,7 @@ class FlatCopy:
         self._same: dict[int, np.ndarray] = {}  # bytes of sources that need no conversion, by place
 
     def __call__(self, begin: int, end: int) -> None:
-        """Write these bytes of the data."""
+        """Write the bytes from `begin` to `end` of the data."""
         place = bisect_right(self._starts, begin) - 1
         if (same := self._same.get(place)) is not None and end <= (start := self._starts[place]) + len(same):
             np.copyto(self._data[begin:end], same[begin - start : end - start])
@@ -52,7 +52,7 @@ class FlatCopy:
             place = self._copy_whole(place, begin, end) or self._copy_part(place, begin, end)
 
     def _copy_whole(self, place: int, begin: int, end: int) -> int | None:
-        """Copy the small tensors of one dtype that lie here side by side; the place behind them."""
+        """Copy the adjacent small tensors of one dtype; returns the place after them, None without any."""
         start, kind, last = self._starts[place], self._entries[place].dtype, place
         target = self._targets[kind]
         at, small = start, SERIAL_ITEMS * target.itemsize
@@ -69,7 +69,7 @@ class FlatCopy:
         return last
 
     def _copy_part(self, place: int, begin: int, end: int) -> int:
-        """Copy what lies in the range of one tensor; the place behind it."""
+        """Copy the part of one tensor within the range; returns the place after it."""
         entry, source = self._entries[place], self._sources[place]
         begin, end = max(begin, entry.start), min(end, entry.start + entry.size)
         target = self._targets[entry.dtype]

@@ -1,12 +1,12 @@
-"""Chunks of a version as what differs from the same chunk of an older one.
+"""Deltas: chunks of a version as differences from the same chunk of an older version.
 
-At learning rates of reinforcement learning, nearly all weights in bfloat16 are the same, bit for bit, after a
-step (`python -m benchmarks.weight_deltas` measures how many). SparseRL-Sync (arXiv 2605.07330) and slime send
-what differs, too.
+At learning rates of RL, nearly all bfloat16 weights stay the same, bit for bit, in a step (`python -m
+benchmarks.weight_deltas` measures how many). SparseRL-Sync (arXiv 2605.07330) and slime send differences,
+too.
 
-Invariants: a delta is exact: applied to its base it gives the very bytes, which the published checksum of
-the chunk confirms; one that would save less than a third of its chunk is not made; nothing that a peer sends
-makes a reader allocate more than a chunk is worth.
+Invariants: a delta is exact: applied to its base it gives the very bytes, which the published checksum of the
+chunk confirms; a delta that would save less than a third of its chunk is not made; a peer's data never makes
+a reader allocate more than the size of a chunk.
 """
 
 import zlib
@@ -19,23 +19,23 @@ from protocol.errors import WeightsError
 
 WORST_SHARE = 2 / 3  # of the chunk: above it the chunk itself is sent
 WORD_BYTES = 2  # what is compared: a bfloat16
-ENTRY_BYTES = 4 + WORD_BYTES  # of a word that differs, before compression: a gap and the bits
+ENTRY_BYTES = 4 + WORD_BYTES  # per differing word before compression: a gap and the bits
 LEVEL = 1  # of zlib; 6 takes 3 to 5 times as long for a tenth fewer bytes
-HOPELESS = 8  # chunks in a row that were not worth it: no more of this version are tried against this base
+HOPELESS = 8  # useless deltas in a row; then no more of this version are tried on this base
 MAX_CACHED_BYTES = 256 << 20
 
 Chunk = bytes | memoryview
 
 
 class Pair(NamedTuple):
-    """A version, and the one that it is told by."""
+    """A version, and the base that its deltas are against."""
 
     policy_version: int
     base: int
 
 
 def encode(chunk: Chunk, base: Chunk) -> bytes | None:
-    """What turns the base into the chunk, both of one length; None if the chunk itself is as good to send."""
+    """The delta from base to chunk, of equal length; None if it would save less than a third."""
     differing = _words(chunk) ^ _words(base)
     places = np.flatnonzero(differing)
     if len(places) * ENTRY_BYTES > len(chunk):
@@ -49,7 +49,7 @@ def encode(chunk: Chunk, base: Chunk) -> bytes | None:
 def decode(delta: Chunk, base: Chunk) -> memoryview:
     """The chunk, whose checksum the caller compares.
 
-    Raises: WeightsError if it is no delta of such a base.
+    Raises: WeightsError if this is not a delta of such a base.
     """
     unpacker = zlib.decompressobj()
     try:
@@ -76,15 +76,15 @@ class DeltaCache:
         self._misses: dict[Pair, int] = {}  # in a row
 
     def find(self, pair: Pair, index: int) -> bytes | None:
-        """One that is held."""
+        """The delta of a chunk if it is cached."""
         return self._held.get((pair, index))
 
     def is_worth_trying(self, pair: Pair) -> bool:
-        """Whether chunks of this version had deltas against this base."""
+        """Whether recent chunks of this version had useful deltas against this base."""
         return self._misses.get(pair, 0) < HOPELESS
 
     def make(self, pair: Pair, index: int, chunk: Chunk, base: Chunk) -> bytes | None:
-        """The delta of a chunk; None if it is not worth it."""
+        """Make and cache the delta of a chunk; None if it saves too little."""
         made = encode(chunk, base)
         self._misses[pair] = self._misses.get(pair, 0) + 1 if made is None else 0
         if made is not None:
@@ -92,7 +92,7 @@ class DeltaCache:
         return made
 
     def keep(self, pair: Pair, index: int, delta: bytes) -> None:
-        """One that was made, or received and verified; the oldest go where there are too many."""
+        """Cache a delta that was made, or received and verified; the oldest are dropped if there are many."""
         if (pair, index) in self._held:
             return
         self._held[pair, index] = delta
@@ -102,21 +102,21 @@ class DeltaCache:
             self._bytes -= len(oldest)
 
     def forget(self, policy_version: int) -> None:
-        """A version is gone: what leads to it, or from it, is of no use."""
+        """A version is gone: drop the deltas from it and to it."""
         for key in [key for key in self._held if policy_version in key[0]]:
             self._bytes -= len(self._held.pop(key))
         self._misses = {pair: count for pair, count in self._misses.items() if policy_version not in pair}
 
 
 def _words(chunk: Chunk) -> np.ndarray:
-    """As words; an odd byte at the end gets a zero beside it."""
+    """The chunk as 16-bit words; an odd last byte is padded with a zero."""
     if len(chunk) % WORD_BYTES:
         chunk = bytes(chunk) + b"\0"
     return np.frombuffer(chunk, dtype="<u2")
 
 
 def _planes(values: np.ndarray, size: int) -> bytes:
-    """Their first bytes, then their second ones, and so on: alike stands beside alike."""
+    """The first bytes of all values, then the second ones, and so on, which compresses better."""
     return values.view(np.uint8).reshape(-1, size).T.tobytes()
 
 

@@ -1,11 +1,10 @@
-"""A process beside a worker that pulls versions from other hosts and hands them on.
+"""A process beside a worker that pulls versions from other hosts and serves them to others.
 
-Invariants: it shares nothing with the engine but a folder, so neither pulling nor serving holds up a decode
-step; it serves the chunks of a version that it is still receiving; it keeps in memory only the chunks on
-their way, one window for each reader, and deltas, each of which is made once, against the version that a
-reader named; it ends when its worker does, in whatever way. On its standard input it takes its Orders, then
-one JSON object a line (`{"pull": ...}`, `{"retire": ...}`, `{"free": ...}`); it answers on its standard
-output.
+Invariants: it shares only a folder with the engine, so neither pulling nor serving holds up a decode step; it
+serves the chunks of a version that it is still receiving; it keeps nothing in memory but chunks on their way,
+one window per reader, and deltas, of which each is made once, against the version that a reader named; it
+ends when its worker ends, for whatever reason. Its standard input brings Orders, then one JSON object per
+line (`{"pull": ...}`, `{"retire": ...}`, `{"free": ...}`); it answers on its standard output.
 """
 
 import json
@@ -44,14 +43,14 @@ from workers.weights.store import VersionStore
 from workers.weights.version_file import VersionFile
 
 MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
-MOST_WINDOWS = 4  # that one reader may wait for: a version's that it gave up go with that version
-MOST_IN_ALL = 128  # windows that all readers may wait for, those that have gone since among them
+MOST_WINDOWS = 4  # that one reader may wait for: those of an abandoned version end with it
+MOST_IN_ALL = 128  # windows that all readers may wait for, readers that have gone included
 
 logger = logging.getLogger("workers")
 
 
 class WeightsExchange:
-    """The two sides of one host: readers of its own, and a source."""
+    """The exchange of one host: pulls versions for it, and serves them."""
 
     def __init__(self, orders: Orders) -> None:
         self._store = VersionStore(Path(orders.directory))
@@ -68,21 +67,21 @@ class WeightsExchange:
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._monitor = self._router.get_monitor_socket(ACCEPTED | CLOSED)
         self._porter = Porter(self.endpoint, most=raise_limit().strangers)
-        self._held: dict[int, VersionFile] = {}  # that somebody asked for, or for what differs from them
-        self._bases: set[int] = set()  # retired: nobody gets them any more, but others are told by them
+        self._held: dict[int, VersionFile] = {}  # opened for readers, or for deltas
+        self._bases: set[int] = set()  # retired: not served any more, but kept as bases of deltas
         self._is_telling_deltas, self._deltas = orders.deltas, DeltaCache()
-        self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
+        self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the current one
         self._fetch: Fetch | None = None
-        self._kept: SourceConnection | None = None  # with the source of the pull before
-        self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
-        self._awaited = Counter[bytes]()  # how much of that, by reader; who waits for nothing is not in it
+        self._kept: SourceConnection | None = None  # to the source of the pull before
+        self._waiting: dict[Word, list[bytes]] = {}  # requested, and not here yet
+        self._awaited = Counter[bytes]()  # waiting requests by reader, without zeros
         self._awaited_in_all = 0
         self._failed: dict[int, str] = {}  # newer versions that no source had, and why; until ordered again
         self._input = b""
         self.served_bytes = 0
 
     def run(self) -> None:
-        """Serve until the worker ends."""
+        """Pull and serve until the worker ends."""
         self._say(serving=self.endpoint)
         descriptor = sys.stdin.fileno()
         os.set_blocking(descriptor, False)
@@ -100,7 +99,7 @@ class WeightsExchange:
             if self._authenticator and self._authenticator.socket in ready:
                 self._authenticator.answer_all()
             if self._kept is not None and any(socket in ready for socket in self._kept.sockets):
-                self._forget_source()  # it is lost, or speaks unasked
+                self._forget_source()  # it is lost, or sent something unrequested
             if self._monitor in ready:
                 self._look_at_the_door()
             if self._router in ready:
@@ -111,7 +110,7 @@ class WeightsExchange:
                 return
 
     def close(self) -> None:
-        """Let go of everything; what was pulled stays while other workers of this host hold the folder."""
+        """Release everything; pulled versions stay while other workers of this host hold the folder."""
         if self._fetch is not None:
             self._fetch.close()
         self._forget_source()
@@ -123,7 +122,7 @@ class WeightsExchange:
         self._router.close(0)
         if self._authenticator is not None:
             self._authenticator.close()
-        self._context.destroy(linger=0)  # whatever is open still: the worker waits for this process
+        self._context.destroy(linger=0)  # also sockets that are still open: the worker waits for this process
         self._store.close()
         if not self._is_writers:
             remove(self._store.directory)
@@ -172,7 +171,7 @@ class WeightsExchange:
             self._end_if_over(self._fetch)
 
     def _base_for(self, policy_version: int) -> VersionFile | None:
-        """The newest older version that is here."""
+        """The newest older version on this host, as the base of deltas."""
         older = [version for version in self._store.versions() if version < policy_version]
         return self._hold(older[-1]) if older and self._is_telling_deltas else None
 
@@ -200,7 +199,7 @@ class WeightsExchange:
         self._fetch, self._kept = None, fetch.connection
         if fetch.failure is not None:
             self._failed[fetch.policy_version] = fetch.why
-        # older ones, too: who was told the next version in their place never pulls them
+        # older ones, too: a reader that was told the next version in their place never pulls them
         for word in [word for word in self._waiting if word.policy_version <= fetch.policy_version]:
             self._answer_waiting(word)
         counts = {"refused": fetch.refused, "received_bytes": fetch.received_bytes}
@@ -218,13 +217,13 @@ class WeightsExchange:
     # -- serving --------------------------------------------------------------------------------------------
 
     def _look_at_the_door(self) -> None:
-        """Whoever only stands there must not take the descriptors that pulls need."""
+        """Count connections: idle strangers must not take the descriptors that pulls need."""
         now = time.monotonic()
         while (event := next_event(self._monitor)) is not None:
             self._porter.hear(*event, now)
 
     def _serve(self) -> None:
-        for _ in range(AT_ONCE):  # each answer brings the next request: everybody else waits meanwhile
+        for _ in range(AT_ONCE):  # each answer brings the next request: other sockets wait meanwhile
             try:
                 reader, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -256,10 +255,10 @@ class WeightsExchange:
             self._send(reader, Word(GONE, word.policy_version), text.encode()[:MAX_TEXT])
 
     def _have_wait(self, reader: bytes, word: Word) -> None:
-        """Until it is here. A reader that asks for more than some windows goes without.
+        """Have a reader wait for a chunk; a reader with too many waiting requests gets no answer.
 
-        Where all together ask for too much, the oldest words make room: nobody tells of a reader that has
-        gone, and one that is still there goes on with its next source.
+        If all readers together wait for too much, the oldest requests are dropped: a reader that has left
+        does not say so, and one that is still there goes on with its next source.
         """
         window = self._window + 1  # a header, and chunks
         if self._awaited[reader] >= MOST_WINDOWS * window or reader in self._waiting.get(word, ()):
@@ -274,14 +273,14 @@ class WeightsExchange:
                 del self._waiting[oldest]
 
     def _waits_no_more(self, reader: bytes) -> None:
-        """For one of the words that it waited for."""
+        """Count one of a reader's waiting requests as done."""
         self._awaited_in_all -= 1
         self._awaited[reader] -= 1
         if not self._awaited[reader]:
             del self._awaited[reader]
 
     def _is_coming(self, policy_version: int, newest: int) -> bool:
-        """Whether it is on its way, or will be: a reader may have been told before we were."""
+        """Whether a version is being pulled, or will be: a reader may know of it before this host."""
         coming = [order["pull"] for order in self._orders]
         if self._fetch is not None:
             coming.append(self._fetch.policy_version)
@@ -295,7 +294,7 @@ class WeightsExchange:
         return f"version {policy_version} was retired, or never here; the newest here is {newest}"
 
     def _find(self, word: Word) -> memoryview | bytes | None:
-        """What was asked for, out of the version that is on its way or of one that is here."""
+        """The requested header or chunk, from the version being pulled or from one on this host."""
         if self._fetch is not None and self._fetch.policy_version == word.policy_version:
             return self._fetch.header if word.kind == HEADER else self._fetch.chunk(word.chunk)
         held = None if word.policy_version in self._bases else self._hold(word.policy_version)
@@ -304,7 +303,7 @@ class WeightsExchange:
         return held.header if word.kind == HEADER else held.chunk(word.chunk) or None
 
     def _as_delta(self, word: Word, chunk: memoryview | bytes) -> tuple[Word, memoryview | bytes]:
-        """What differs from the base that the reader has, or the chunk itself where that is no less."""
+        """The chunk as a delta against the reader's base, or whole if a delta saves too little."""
         pair, whole = Pair(word.policy_version, word.base), Word(CHUNK, word.policy_version, word.chunk)
         if (found := self._deltas.find(pair, word.chunk)) is not None:
             return word, found
@@ -325,9 +324,9 @@ class WeightsExchange:
         return self._held[policy_version]
 
     def _send(self, reader: bytes, word: Word, content: memoryview | bytes) -> None:
-        """Send by reference: what lies in a version never changes.
+        """Send by reference: the bytes of a version never change.
 
-        A reader that is gone, or asks for more than a window, goes without.
+        A reader that has left, or requests more than a window, gets no answer.
         """
         try:
             self._router.send(reader, zmq.SNDMORE | zmq.NOBLOCK)
@@ -347,7 +346,7 @@ def _poller(sockets: list[Any]) -> zmq.Poller:
 
 
 def main() -> None:
-    """Be the exchange; ends the process."""
+    """Run the exchange; ends the process."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

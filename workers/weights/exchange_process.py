@@ -1,9 +1,9 @@
-"""A worker's handle on the process beside it that exchanges versions with other hosts.
+"""A worker's handle on its process that exchanges versions with other hosts.
 
-Invariants: it is started when the controller first asks for it; it ends with the worker; a pull is answered
-once, in the order asked; a process that dies fails the pulls that it had in hand, in words, and is started
-again, the first time at once; one that fails MOST_DEATHS times and answers nothing in between fails its
-worker.
+Invariants: the process is started when the controller first asks for it; it ends with the worker; a pull is
+answered once, in the order asked; if the process dies, its open pulls fail with an error message, and it is
+started again, the first time at once; if it dies MOST_DEATHS times without an answer in between, the worker
+fails.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ logger = logging.getLogger("workers")
 
 COMMAND = (sys.executable, "-P", "-m", "workers.weights.exchange")
 LIMIT = 1 << 20  # bytes of one line
-KEPT_BASES = 1  # retired versions that stay for deltas, beside those that are in use
+KEPT_BASES = 1  # retired versions kept as bases of deltas, beside those in use
 SPARE_ROOM = 2  # versions that must still fit then
-MOST_DEATHS = 5  # in a row, or starts that fail: something here ends it, whatever it is asked
-PAUSE_S = 1.0  # longer before each start after the first: a host may have no room for a process for a while
+MOST_DEATHS = 5  # in a row, or failed starts: then the cause is not a request
+PAUSE_S = 1.0  # more before each further start: a host may have no room for a process for a while
 ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it again cost as much as the rest
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 class Fetched(NamedTuple):
-    """A version that is on this host now."""
+    """A version that is now on this host."""
 
     location: str
     refused: int  # chunks with a wrong checksum, asked for again
@@ -58,7 +58,7 @@ class WeightsExchangeProcess:
     """The exchange of one worker."""
 
     command: Sequence[str] = COMMAND
-    """What starts its process."""
+    """The command that starts its process."""
 
     def __init__(
         self,
@@ -72,30 +72,30 @@ class WeightsExchangeProcess:
         on_restart: Callable[[str], None] = lambda endpoint: None,
         on_failure: Callable[[RunError], None] = lambda error: None,
     ) -> None:
-        """An exchange that is started when it is needed.
+        """An exchange whose process is started when it is needed.
 
-        `address`: that of ours which others reach; `is_writers`: the folder is the trainer's; `on_restart` is
-        told of another endpoint, `on_failure` that it has died too often.
+        `address`: the address of this host that others reach; `is_writers`: the folder is the trainer's;
+        `on_restart` gets a new endpoint, `on_failure` the error after too many deaths.
         """
         self._orders = Orders(
             directory=str(directory), bind=address.endpoint, window_bytes=window_bytes, key=key,
             is_writers=is_writers, deltas=deltas,
         )  # fmt: skip
-        self._bases: deque[int] = deque()  # retired, and kept for what differs from them
+        self._bases: deque[int] = deque()  # retired, and kept as bases of deltas
         self._address = address
         self._on_restart, self._on_failure = on_restart, on_failure
         self._closing, self._has_served = asyncio.Event(), False
         self._deaths = 0  # since its last answer
         self._keeper: asyncio.Task[None] | None = None
         self._process: Process | None = None  # while one lives
-        self._endpoint: asyncio.Future[str] | None = None  # of the one that lives, or of the next
+        self._endpoint: asyncio.Future[str] | None = None  # of the process that lives, or of the next
         self._pulls: dict[int, asyncio.Future[Fetched]] = {}
         self._retired: dict[int, asyncio.Future[None]] = {}
         self.served_bytes = 0
-        """Handed to others, as of the last version that was retired."""
+        """Bytes served to others, as of the last retired version."""
 
     async def start(self) -> str:
-        """The endpoint at which it serves.
+        """Start the process if it does not run; returns the endpoint at which it serves.
 
         Raises: WeightsError if it cannot start; RunError if it has died too often.
         """
@@ -106,9 +106,9 @@ class WeightsExchangeProcess:
         return await asyncio.shield(self._endpoint)
 
     async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
-        """Have a version on this host. Raises: WeightsError if no source has it; as `start`."""
+        """Pull a version to this host. Raises: WeightsError if no source has it; as `start`."""
         await self._until_it_lives()
-        if policy_version in self._bases:  # retired here, and wanted again: whoever publishes it says whether
+        if policy_version in self._bases:  # retired here, and wanted again: its publisher decides
             self._bases.remove(policy_version)
             self._write({"free": [policy_version]})
         future = self._pulls[policy_version] = asyncio.get_running_loop().create_future()
@@ -116,10 +116,10 @@ class WeightsExchangeProcess:
         return await future
 
     async def retire(self, policy_version: int) -> list[int]:
-        """Let go of versions, and unless the folder is the trainer's, remove them; which ones these are.
+        """Stop serving a version; returns the freed versions, removed unless the folder is the trainer's.
 
-        The one that was retired last is kept where there is room, as long as there are readers: the next is
-        told by it. Raises: RunError if the process has died too often.
+        The version that was retired last is kept if there is room, as long as there are readers: it is the
+        base of the next one's deltas. Raises: RunError if the process has died too often.
         """
         if self._endpoint is None:
             return [policy_version]
@@ -133,7 +133,7 @@ class WeightsExchangeProcess:
         return freed
 
     def _has_room_beside(self, policy_version: int) -> bool:
-        """Whether the host takes two more versions as large as this one."""
+        """Whether the host has room for two more versions of this size."""
         directory = Path(self._orders.directory)
         try:
             size = path_of(directory, policy_version).stat().st_size
@@ -153,7 +153,7 @@ class WeightsExchangeProcess:
             await self._keeper
 
     async def _until_it_lives(self) -> None:
-        """Raises: as `start`."""
+        """Wait until the process runs. Raises: as `start`."""
         await self.start()
         while self._process is None:  # it has died just then
             await self.start()
@@ -164,7 +164,7 @@ class WeightsExchangeProcess:
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
 
     async def _keep(self) -> None:
-        """Run the process, and again when it has died, until it is closed or has died too often."""
+        """Run the process, and restart it when it dies, until it is closed or has died too often."""
         while True:
             how = await self._live()
             self._process, self._deaths = None, self._deaths + 1
@@ -191,14 +191,14 @@ class WeightsExchangeProcess:
                 await asyncio.wait_for(self._closing.wait(), (self._deaths - 1) * PAUSE_S)
 
     def _next_endpoint(self) -> "asyncio.Future[str]":
-        """Where the next process serves; who waits for that already goes on waiting."""
+        """The future endpoint of the next process; callers that already wait go on waiting."""
         if self._endpoint is None or self._endpoint.done():
             self._endpoint = asyncio.get_running_loop().create_future()
             self._endpoint.add_done_callback(lambda future: future.exception())  # nobody need wait
         return self._endpoint
 
     async def _live(self) -> str:
-        """One life of the process; how it ended."""
+        """Run the process once; returns how it ended."""
         try:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self.command,
@@ -251,7 +251,7 @@ class WeightsExchangeProcess:
 
 
 def _settle(future: "asyncio.Future[Answer]", answer: Answer | WeightsError) -> None:
-    """Tell whoever waits, if anybody does still."""
+    """Set the future's result, unless it has one."""
     if future.done():
         return
     if isinstance(answer, WeightsError):
@@ -261,7 +261,7 @@ def _settle(future: "asyncio.Future[Answer]", answer: Answer | WeightsError) -> 
 
 
 def _let_end(process: Process) -> None:
-    """It ends with its input."""
+    """Close the process's standard input, with which it ends."""
     assert process.stdin is not None
     process.stdin.close()
 
@@ -273,15 +273,15 @@ def make_weights_exchange(
     *,
     is_writers: bool,
 ) -> WeightsExchangeProcess:
-    """The exchange of a worker, which is started when it is needed.
+    """The exchange of a worker, whose process is started when it is needed.
 
-    `link`: the one that the worker has by then; `settings`: of this worker. Raises: ConfigError if
-    STALEFLOW_ADDRESS is none of this host's.
+    `link`: returns the worker's current link; `settings`: of this worker. Raises: ConfigError if
+    STALEFLOW_ADDRESS names no address of this host.
     """
     key = link().weights_key
 
     def announce(endpoint: str) -> None:
-        if not link().is_closed:  # else whoever is found next asks
+        if not link().is_closed:  # else the next controller asks for it
             link().send(Serving(endpoint))
 
     address = address_to_announce(

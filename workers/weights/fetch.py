@@ -1,10 +1,10 @@
-"""One version on its way to this host, chunk by chunk, from the first source that has it.
+"""The pull of one version to this host, chunk by chunk, from the first source that has it.
 
-Invariants: nothing that was received and verified is asked for again, whichever source is next; a chunk with
-another checksum than was published is counted and asked for elsewhere; at most `window` chunks are asked for
-at a time; the version appears when it is whole, and not at all after a failure; a delta counts as the chunk
-that it makes, checked by the same checksum, and a wrong one ends the use of deltas for this version; a source
-that is too slow is left for one that is not known to be as slow, once a minute at most.
+Invariants: a chunk that was received and verified is never requested again, whichever source is next; a chunk
+whose checksum is not the published one is counted and requested elsewhere; at most `window` chunks are
+requested at a time; the version appears when it is whole, and not at all after a failure; a delta counts as
+the chunk that it makes, verified by the same checksum, and a wrong one ends the use of deltas for this
+version; a source that is too slow is left for one that is not known to be as slow, once a minute at most.
 """
 
 import time
@@ -35,11 +35,11 @@ from workers.weights.deltas import decode as apply_delta
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.version_file import VersionFile
 
-PATIENCE_S = 10.0  # without a chunk from a source that is connected
-PACE_S = 60.0  # over which a source's pace is looked at
+PATIENCE_S = 10.0  # without a chunk from a connected source
+PACE_S = 60.0  # over which a source's pace is measured
 SLOWEST = 15  # chunks in that time: 2 Mbit/s
-REST_S = 900.0  # that the rest of a version may take: half of what the controller gives a pull by default
-ROUNDS = 3  # times that the sources are gone through in vain: one may have been starting, or a cable loose
+REST_S = 900.0  # for the rest of a version: half of what the controller gives a pull by default
+ROUNDS = 3  # through all sources in vain: one may have been starting, or a cable loose
 
 
 class Fetch:
@@ -59,46 +59,46 @@ class Fetch:
         deltas: DeltaCache | None = None,
         kept: SourceConnection | None = None,
     ) -> None:
-        """`base`: an older version that is here, for chunks told by it; `deltas` keeps what was received.
+        """`base`: an older version here, for deltas; `deltas` caches received ones.
 
-        `kept`: of the pull before, which is closed where the first source is another one.
+        `kept`: the connection of the pull before, which is closed if the first source is another one.
         """
         self.policy_version = policy_version
         self.refused = 0  # chunks and headers with a wrong checksum
         self.received_bytes = 0
         self.failure: str | None = None
-        """Why it is over without success, in a sentence."""
+        """Why the pull has failed, in a sentence; None if it has not."""
         self.why = ""
-        """The same as the last source left it."""
+        """The reason of the last source alone."""
         self.published: PublishedFile | None = None
-        """What it came to."""
+        """The version, if the pull has succeeded."""
         self.header: bytes | None = None
         self._store, self._digest = store, digest
         self._context, self._window, self._key = context, window, key
         self._sources, self._left = tuple(sources), deque(ROUNDS * tuple(sources))
-        self._has_brought = False  # whether the source has, what was wanted
+        self._has_brought = False  # whether the source has sent a requested chunk
         self._source = ""
         self.connection: SourceConnection | None = None
-        """With the source; when the pull has succeeded, still open for the next."""
+        """To the source; still open after a successful pull, for the next one."""
         self._kept, self._is_reused = kept, False
         self._segment: FileSegment | None = None
         self._base, self._deltas = base, deltas
         self._digests: list[str] = []
-        self._todo: dict[int, None] = {}  # chunks that are neither here nor asked for, in order
+        self._todo: dict[int, None] = {}  # chunks that are neither here nor requested, in order
         self._asked: dict[int, None] = {}
-        self._heard_s = 0.0  # when the source brought something that was wanted
-        self._paced_s, self._came = 0.0, 0  # since when its pace is measured, and the chunks that came since
+        self._heard_s = 0.0  # when the source last sent a requested chunk
+        self._paced_s, self._came = 0.0, 0  # start of the pace measurement, and the chunks since
         self._paces: dict[str, int] = {}  # chunks in PACE_S, by source, as of the last look
         self._next("no source was named")
 
     @property
     def is_over(self) -> bool:
-        """Whether it came to an end."""
+        """Whether the pull has succeeded or failed."""
         return self.failure is not None or self.published is not None
 
     @property
     def sockets(self) -> list[zmq.Socket[Any]]:
-        """What to poll."""
+        """The sockets to poll."""
         return self.connection.sockets if self.connection is not None else []
 
     @property
@@ -107,15 +107,15 @@ class Fetch:
         return min(self._heard_s + PATIENCE_S, self._paced_s + PACE_S)
 
     def chunk(self, index: int) -> memoryview | None:
-        """A chunk that is here already, to be handed on; None if it is not, or beyond the end."""
+        """A chunk that is here already, for serving; None if it is not, or beyond the end."""
         if self._segment is None or index in self._todo or index in self._asked:
             return None
         return self._segment.chunk(index) or None
 
     def hear(self) -> list[int]:
-        """Take what the source has sent; the chunks that are here now."""
+        """Read messages of the source; returns the chunks that are here now."""
         came: list[int] = []
-        for _ in range(AT_ONCE):  # each chunk that comes asks for the next: readers of ours wait meanwhile
+        for _ in range(AT_ONCE):  # each chunk that comes requests the next: readers wait meanwhile
             if self.connection is None or self.is_over:
                 break
             try:
@@ -127,13 +127,13 @@ class Fetch:
         return came
 
     def notice(self) -> None:
-        """The connection to the source is lost, or was never made: go on with the next."""
+        """Go on with the next source if the connection to this one is lost, or was never made."""
         if self.connection is None or self.is_over or (how := self.connection.lost()) is None:
             return
-        if self._has_brought:  # a long pull outlives many losses, as long as it comes on between them
+        if self._has_brought:  # a long pull survives many losses, as long as chunks come between them
             at = self._sources.index(self._source)
             self._left = deque(self._sources[at + 1 :] + (ROUNDS - 1) * self._sources)
-        if self._is_reused:  # it ended unseen while nobody pulled: the source may be there all the same
+        if self._is_reused:  # it was lost between pulls: the source may be there all the same
             self._left.appendleft(self._source)
         self._next(f"{self._source}: {how}")
 
@@ -148,7 +148,7 @@ class Fetch:
             self._look_at_pace(now)
 
     def _look_at_pace(self, now: float) -> None:
-        """Leave a source that is too slow, if there is one that was not tried, or was twice as fast."""
+        """Leave a source that is too slow, if another was not tried, or was twice as fast."""
         came, left = self._came, self._came + len(self._todo) + len(self._asked)
         self._paces[self._source] = came
         self._paced_s, self._came = now, 0
@@ -161,7 +161,7 @@ class Fetch:
             self._next(f"{self._source} brought {came} chunks in {PACE_S:g} s")
 
     def close(self) -> None:
-        """Give up what is not finished."""
+        """Give up a pull that is not finished, and close its connections."""
         self._disconnect()
         if self._kept is not None:
             self._kept.close()
@@ -206,7 +206,7 @@ class Fetch:
         self._finish_if_whole()
 
     def _apply(self, word: Word, delta: memoryview) -> list[int]:
-        """Make a chunk of what differs from that of the base."""
+        """Make a chunk from a delta and the base's chunk."""
         if self._base is None or word.base != self._base.policy_version:
             self._next(f"{self._source} tells chunk {word.chunk} by a version that was not named")
             return []
@@ -221,13 +221,13 @@ class Fetch:
         return came
 
     def _refuse_delta(self, index: int, why: str) -> None:
-        """Have the rest of the version whole: the base may be what is wrong."""
+        """Request the rest of the version without deltas: the base may be wrong."""
         self._base = None
         self.refused += 1
         self._next(f"chunk {index} from {self._source}: {why}")
 
     def _keep(self, index: int, data: memoryview, received: memoryview) -> list[int]:
-        """`received`: as it came, which is `data` itself or a delta."""
+        """Store a chunk. `received`: the bytes as they came, which is `data` itself or a delta."""
         assert self._segment is not None
         if self._segment.take(index, data) != self._digests[index]:
             self._base = None if received is not data else self._base
@@ -250,7 +250,7 @@ class Fetch:
                 self._fail(str(error))
 
     def _ask(self) -> None:
-        """Keep the window full."""
+        """Request chunks until the window is full."""
         assert self.connection is not None
         for index in list(islice(self._todo, self._window - len(self._asked))):
             self.connection.socket.send(self._request(index).encode())
@@ -263,7 +263,7 @@ class Fetch:
         return Word(DELTA, self.policy_version, index, self._base.policy_version)
 
     def _next(self, why: str) -> None:
-        """Go on with the next source, from where we are."""
+        """Go on with the next source, keeping the chunks that are here."""
         self._disconnect()
         self._todo = dict.fromkeys(sorted((*self._asked, *self._todo)))
         self._asked = {}
@@ -285,7 +285,7 @@ class Fetch:
             self._ask()
 
     def _connect(self, endpoint: str) -> SourceConnection:
-        """A connection with a source, which may be open since the pull before."""
+        """A connection to a source, which may be open since the pull before."""
         kept, self._kept = self._kept, None
         self._is_reused = kept is not None and kept.endpoint == endpoint and kept.lost() is None
         if kept is not None and self._is_reused:

@@ -1,8 +1,8 @@
 """The file of a policy version: safetensors, with a checksum of each chunk of its data in the header.
 
-Invariants: the header has the same length whatever the checksums are, so data can be written before it; data
-begins on a page; the digest of a version is that of its header, which vouches for every chunk. Any reader of
-safetensors can open the file.
+Invariants: the header's length does not depend on the checksums, so data can be written before it; data
+begins on a page; the digest of a version is the checksum of its header, which holds the checksum of every
+chunk. Any reader of safetensors can open the file.
 """
 
 import json
@@ -27,7 +27,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 Content = bytes | memoryview | mmap.mmap
-"""A file of weights, or the begin of one."""
+"""A file of weights, or its beginning."""
 
 
 class Entry(NamedTuple):
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 class Entries(dict[str, Entry]):
-    """The tensors of a version by name; never changed, as the versions of one model share them."""
+    """The tensors of a version by name; immutable, as the versions of one model share them."""
 
     @cached_property
     def data_bytes(self) -> int:
@@ -48,7 +48,7 @@ class Entries(dict[str, Entry]):
 
     @cached_property
     def text(self) -> str:
-        """Their part of the header. Made once: for a few hundred it took longer than a small version."""
+        """The header's part on the tensors, cached, as it took longer than to write a small version."""
         return "".join(
             f",{json.dumps(name)}:{json.dumps(_told(entry), separators=(',', ':'))}"
             for name, entry in self.items()
@@ -57,7 +57,7 @@ class Entries(dict[str, Entry]):
 
 @dataclass(frozen=True)
 class Layout:
-    """What lies where, before any checksum is known. Its sizes are asked for with every chunk."""
+    """The place of every tensor, before checksums are known. Sizes are cached, as every chunk needs them."""
 
     policy_version: int
     entries: Entries
@@ -68,7 +68,7 @@ class Layout:
 
     @cached_property
     def header_bytes(self) -> int:
-        """From the begin of the file to its data."""
+        """Bytes from the beginning of the file to its data."""
         return len(header(self, [""] * chunk_count(self.data_bytes)))
 
     @property
@@ -82,7 +82,7 @@ def lay_out(policy_version: int, tensors: Mapping[str, tuple[str, tuple[int, ...
 
 
 def chunk_count(data_bytes: int) -> int:
-    """Chunks that the data is cut into, the last one perhaps short."""
+    """The number of chunks in the data; the last one may be short."""
     return -(-data_bytes // CHUNK_BYTES)
 
 
@@ -92,12 +92,12 @@ def chunk_digest(chunk: memoryview | bytes) -> str:
 
 
 def chunk_digests(data: memoryview) -> list[str]:
-    """The checksums of whole chunks that lie side by side, the last one perhaps short."""
+    """The checksums of adjacent chunks; the last one may be short."""
     return [chunk_digest(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES)]
 
 
 def header(layout: Layout, digests: list[str]) -> bytes:
-    """The begin of the file, up to its data."""
+    """The beginning of the file, up to its data."""
     metadata = {
         "policy_version": str(layout.policy_version),
         "chunk_bytes": str(CHUNK_BYTES),
@@ -110,7 +110,7 @@ def header(layout: Layout, digests: list[str]) -> bytes:
 
 
 def read_header(content: Content, digest: str, *, source: str) -> tuple[Layout, list[str]]:
-    """Layout and chunk digests out of the begin of a file, or of all of it.
+    """Layout and chunk digests from the beginning of a file, or from all of it.
 
     Raises: WeightsError if it is not what was published under this digest.
     """
@@ -132,14 +132,14 @@ def read_header(content: Content, digest: str, *, source: str) -> tuple[Layout, 
 
 
 def digest_of(content: Content) -> str:
-    """The digest of a version, out of its file. Raises: WeightsError if that is cut off."""
+    """The digest of a version, from its file. Raises: WeightsError if the file is cut off."""
     length = 8 + int.from_bytes(content[:8], "little")
     if not 8 < length <= min(len(content), MAX_HEADER_BYTES + 8):
         raise WeightsError(f"A file of {len(content)} bytes names a header of {length}: it is truncated.")
     return chunk_digest(content[:length])
 
 
-@lru_cache(maxsize=2)  # of the one model that a process publishes, and of another in a test beside it
+@lru_cache(maxsize=2)  # for the model that a process publishes, and another one in a test
 def _place(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> Entries:
     entries, start = Entries(), 0
     for name, (dtype, shape) in sorted(tensors, key=lambda item: -ITEM_BYTES[item[1][0]]):

@@ -1,12 +1,12 @@
-"""The versions in one folder: written aside, sealed, retired, and their storage used again.
+"""The versions in one folder: written under a temporary name, sealed, retired, and their storage reused.
 
 Invariants: a version appears under its name complete or not at all, and never changes while a process has it
-open; a reader holds a shared lock for as long as the mapping lives, and the kernel takes it away with the
-process, so storage is used again only when no process maps it; a writer never waits for a reader: storage
-that is still read is unlinked instead, and freed when the last reader lets go.
+open; a reader holds a shared lock for as long as its mapping lives, and the kernel releases it with the
+process, so storage is reused only when no process can see it; a writer never waits for a reader: storage that
+is still read is unlinked instead, and freed when the last reader closes it.
 
-Storage is used again because the first touch of a page costs ten times the copy (measured: 0.06 of memcpy
-into a fresh file, 0.9 to 1.07 into a used one).
+Storage is reused because the first touch of a page costs ten times the copy (measured: 0.06 of memcpy into a
+fresh file, 0.9 to 1.07 into a used one).
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from workers.weights import manifest
 from workers.weights.manifest import CHUNK_BYTES, Layout
 
 PARTIAL = ".partial"  # suffix of a version that is being written
-SPARE = "spare-"  # prefix of storage that nobody needs now
+SPARE = "spare-"  # prefix of unused storage
 MAX_SPARES = 2  # one to write into while another is sealed
 THREADS = min(4, os.cpu_count() or 1)  # for checksums: 28 GB/s each, so few are enough
 # A thread's task: handing over one chunk at a time took as long as its checksum.
-WRITTEN_RUN = 4 * CHUNK_BYTES  # behind a copy, while it is in the cache
+WRITTEN_RUN = 4 * CHUNK_BYTES  # checksummed after a copy, while it is in the cache
 READ_RUN = 32 * CHUNK_BYTES
 
 
 class PublishedFile(NamedTuple):
-    """The place and the checksum of a version."""
+    """Where a version is stored, with its digest and size."""
 
     location: str  # absolute path
     digest: str  # of the file's header, which vouches for the rest; hexadecimal
@@ -44,7 +44,7 @@ class PublishedFile(NamedTuple):
 
 
 class FileSegment:
-    """One writable file, mapped, that nobody else looks at before it is sealed."""
+    """One writable, mapped file, which no other process reads before it is sealed."""
 
     def __init__(self, path: Path, file: int, size: int) -> None:
         self.path = path
@@ -52,16 +52,16 @@ class FileSegment:
         self.size = size
         self.map = mmap.mmap(file, size)
         self.layout: Layout
-        self._done = 0  # bytes of data whose checksum is being made
+        self._done = 0  # bytes of data whose checksums are begun
         self._digests: list[Future[list[str]]] = []  # of runs of chunks
 
     def begin(self, layout: Layout) -> None:
-        """Write this layout from now on."""
+        """Start to write a version of this layout."""
         self.layout, self._done, self._digests = layout, 0, []
         self._data = memoryview(self.map)[layout.header_bytes :]
 
     def written(self, end: int, pool: ThreadPoolExecutor) -> None:
-        """The data is complete up to this byte: whole runs get checksums while they are in the cache."""
+        """Checksum runs of chunks up to this byte, from the cache; the data is complete up to there."""
         is_end = end == self.layout.data_bytes
         while self._done + WRITTEN_RUN <= end or (is_end and self._done < end):
             run = self._data[self._done : min(end, self._done + WRITTEN_RUN)]
@@ -74,9 +74,10 @@ class FileSegment:
             self._done += len(run)
 
     def fill(self, copy: Callable[[int, int], None], pool: ThreadPoolExecutor) -> None:
-        """Have the data written by `copy(begin, end)`, each chunk in the thread that makes its checksum.
+        """Write the data by `copy(begin, end)`, each chunk in the thread that computes its checksum.
 
-        Each thread takes the next chunk that nobody has, this one too: to be handed chunks is to wake up.
+        Each thread, this one included, takes the next free chunk: handing chunks to threads would cost
+        wake-ups.
         """
         size = self.layout.data_bytes
         found = [""] * manifest.chunk_count(size)
@@ -100,9 +101,9 @@ class FileSegment:
         self._digests.append(made)
 
     def take(self, index: int, data: memoryview) -> str | None:
-        """Write a chunk that came from elsewhere; the checksum of what lies there now, None if it cannot.
+        """Write a received chunk; returns the checksum of the written bytes, None if its length is wrong.
 
-        In this order a checksum costs least: it is made while the copy is in the cache.
+        The checksum is cheapest after the copy, while the chunk is in the cache.
         """
         target = self.chunk(index)
         if len(data) != len(target):
@@ -111,7 +112,7 @@ class FileSegment:
         return manifest.chunk_digest(target)
 
     def chunk(self, index: int) -> memoryview:
-        """The place of one chunk."""
+        """The memory of one chunk."""
         start = index * CHUNK_BYTES
         return self._data[start : min(self.layout.data_bytes, start + CHUNK_BYTES)]
 
@@ -123,12 +124,12 @@ class FileSegment:
         return header
 
     def release(self) -> None:
-        """Forget the views, so that the mapping can go when the segment does."""
+        """Drop the views, so that the mapping can go when the segment does."""
         self._digests = []
         self._data = memoryview(b"")
 
     def close(self) -> None:
-        """Let go of the file; the mapping goes with its last view."""
+        """Close the file; the mapping goes with its last view."""
         self.release()
         os.close(self.file)
         with contextlib.suppress(BufferError):  # a frame that is still being sent
@@ -154,11 +155,11 @@ class VersionStore:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="checksum")
         self._sealed: dict[int, FileSegment] = {}
         self._spares: list[FileSegment] = []
-        self._lock = Lock()  # of the two above: training, sealing and retiring are threads of their own
+        self._lock = Lock()  # of the two above: training, sealing and retiring run in separate threads
         self._numbers = count()
 
     def close(self) -> None:
-        """Let go of everything; the files stay."""
+        """Close all files, which stay on disk."""
         for segment in (*self._sealed.values(), *self._spares):
             segment.close()
         self._sealed, self._spares = {}, []
@@ -166,11 +167,11 @@ class VersionStore:
         self._hold.close()
 
     def path(self, policy_version: int) -> Path:
-        """Where a version is, was, or will be."""
+        """The path of a version, existing or not."""
         return path_of(self.directory, policy_version)
 
     def find(self, policy_version: int) -> PublishedFile | None:
-        """A version that is there, whoever wrote it; None if it is not, or is not whole."""
+        """A whole version in the folder, whichever process wrote it; None if it is missing or damaged."""
         path = self.path(policy_version)
         try:
             mapped = map_file(path)
@@ -181,12 +182,12 @@ class VersionStore:
         return PublishedFile(str(path), digest, len(mapped))
 
     def versions(self) -> list[int]:
-        """Those that are there, oldest first."""
+        """The versions in the folder, oldest first."""
         names = (path.stem.removeprefix("v") for path in self.directory.glob("v*.safetensors"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def clean(self) -> None:
-        """Remove what writers that died left behind."""
+        """Remove files that dead writers left behind."""
         for leftover in (*self.directory.glob(f"*{PARTIAL}"), *self.directory.glob(f"{SPARE}*")):
             _unlink_unless_locked(leftover)
 
@@ -210,10 +211,10 @@ class VersionStore:
         return segment
 
     def reserve(self, size: int) -> None:
-        """Have a spare of this size, its pages touched: the next `begin` finds it."""
+        """Have spare storage of this size, its pages touched, for the next `begin`."""
         if any(spare.size == size for spare in self._spares):
             return
-        with contextlib.suppress(OSError):  # `begin` says it in words if it is needed
+        with contextlib.suppress(OSError):  # `begin` reports the error if the storage is needed
             self._keep(_create(self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}", size))
 
     def written(self, segment: FileSegment, end: int | None = None) -> None:
@@ -245,7 +246,7 @@ class VersionStore:
         return PublishedFile(str(path), manifest.chunk_digest(header), segment.size)
 
     def retire(self, policy_version: int) -> None:
-        """Take a version away, unless another living writer has made it; it may be gone already.
+        """Remove a version, unless another living writer has made it; it may be gone already.
 
         A process that has mapped it may go on reading.
         """
@@ -256,10 +257,10 @@ class VersionStore:
             return
         spare = self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}"
         try:
-            path.rename(spare)  # from now on nobody opens it
+            path.rename(spare)  # from now on no process can open it
             segment.path = spare
             fcntl.flock(segment.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # it is still read, or somebody has removed the folder
+        except OSError:  # it is still read, or the folder was removed
             self._drop(segment)
             return
         segment.release()
@@ -295,25 +296,25 @@ class VersionStore:
 
 
 def path_of(directory: Path, policy_version: int) -> Path:
-    """Where a version of a folder is, was, or will be."""
+    """The path of a version in a folder, existing or not."""
     return directory / f"v{policy_version}.safetensors"
 
 
 def open_partial(directory: Path, policy_version: int) -> mmap.mmap:
-    """What another process has begun, to write a part of it."""
+    """Map a version that another process has begun, to write a part of it."""
     path = path_of(directory, policy_version).with_suffix(PARTIAL)
     with open(path, "r+b", opener=_without_links) as file:
         return mmap.mmap(file.fileno(), 0)
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """A private mapping of a version: what is written to it stays with the writer.
+    """A private mapping of a version: writes to it stay in this process.
 
-    While it lives, the storage is not used again.
+    While it lives, the storage is not reused.
 
-    Raises: FileNotFoundError if the version was retired; WeightsError if it is empty, or no file at all.
+    Raises: FileNotFoundError if the version was retired; WeightsError if it is empty, or not a file.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe is to wait for its writer
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
         raise WeightsError(f"{path} is no file. Expected a published version.")
     with open(path, "rb", opener=_without_links) as file:
         try:
@@ -324,11 +325,11 @@ def map_file(path: Path) -> mmap.mmap:
             raise FileNotFoundError(path) from None
         if os.fstat(file.fileno()).st_size == 0:  # cannot be mapped
             raise WeightsError(f"{path} has 0 bytes: it is truncated. Pull again.")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # has a descriptor, and so the lock
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # keeps a descriptor, and so the lock
 
 
 def verify(mapped: mmap.mmap, digest: str, *, source: str) -> Layout:
-    """The layout of a mapped version, every chunk of which has its checksum.
+    """The layout of a mapped version, after verifying the checksum of every chunk.
 
     Raises: WeightsError if it is not what was published.
     """
@@ -352,7 +353,7 @@ def verify(mapped: mmap.mmap, digest: str, *, source: str) -> Layout:
 
 
 def _unlink_unless_locked(path: Path) -> None:
-    if path.is_symlink():  # of nobody that writes versions
+    if path.is_symlink():  # not made by a writer of versions
         path.unlink(missing_ok=True)
         return
     with (
@@ -368,7 +369,7 @@ def _without_links(path: str, flags: int) -> int:
 
 
 def _create(path: Path, size: int) -> FileSegment:
-    """A file of its own: what a writer that died left under this name goes first."""
+    """A new file; a dead writer's file of this name is removed first."""
     _unlink_unless_locked(path)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,7 +1,7 @@
 """Torch's view of a version: a trainer's rank writes its shards, an engine maps what was published.
 
-Invariants: a dtype is converted once, on the way into the storage that is published; no tensor is gathered
-for it where the ranks share a host; what an engine reads was verified, chunk by chunk, before it sees it.
+Invariants: a dtype is converted once, on the way into the published storage; no tensor is gathered for that
+if the ranks share a host; an engine gets only tensors whose chunks were verified.
 """
 
 import mmap
@@ -29,7 +29,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class SpreadRows(Protocol):
-    """SpreadRows of a tensor, which one rank has."""
+    """Some rows of a tensor, which one rank holds."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -38,18 +38,18 @@ class SpreadRows(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     def is_floating_point(self) -> bool:
-        """Whether the tensor is."""
+        """Whether the tensor is of a floating-point dtype."""
         ...
 
     def local(self) -> torch.Tensor | None:
-        """The rows themselves; None on every other rank."""
+        """The rows on the rank that holds them; None on every other rank."""
         ...
 
 
 def layout_of(
     policy_version: int, tensors: Mapping[str, torch.Tensor | SpreadRows], *, dtype: torch.dtype | None = None
 ) -> Layout:
-    """Where whole tensors will lie; floating point ones but buffers in `dtype` if it is given."""
+    """The layout of whole tensors; floating-point ones, except buffers, in `dtype` if it is given."""
     kinds = {
         name: t.dtype if not t.is_floating_point() or isinstance(t, torch.nn.Buffer) else dtype or t.dtype
         for name, t in tensors.items()
@@ -76,7 +76,7 @@ def views(mapped: mmap.mmap, layout: Layout) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def write_shard(target: torch.Tensor, tensor: torch.Tensor | SpreadRows) -> None:
-    """Copy what this rank holds of a tensor to its place in the whole."""
+    """Copy this rank's part of a tensor to its place in the whole."""
     if not isinstance(tensor, torch.Tensor):
         if (rows := tensor.local()) is not None:
             target.copy_(rows)
@@ -100,7 +100,7 @@ def publish(
     *,
     dtype: torch.dtype | None = None,
 ) -> PublishedFile:
-    """Make whole tensors a version. Raises: RunError if there is no room."""
+    """Publish whole tensors as a version. Raises: RunError if there is no room."""
     segment = store.begin(layout_of(policy_version, tensors, dtype=dtype))
     write_whole(store, segment, tensors)
     return store.seal(segment)
@@ -109,7 +109,7 @@ def publish(
 def write_whole(
     store: VersionStore, segment: FileSegment, tensors: Mapping[str, torch.Tensor | SpreadRows]
 ) -> None:
-    """Fill a segment; checksums are made behind the copy, while it is in the cache."""
+    """Fill a segment; checksums are computed right after the copy, from the cache."""
     sources = _flat(tensors, segment.layout)
     if sources is not None:
         store.fill(segment, FlatCopy(segment.map, segment.layout, sources, dtypes=DTYPES))
@@ -122,11 +122,11 @@ def write_whole(
 
 @torch.no_grad()
 def _flat(tensors: Mapping[str, torch.Tensor | SpreadRows], layout: Layout) -> list[torch.Tensor] | None:
-    """All tensors, if each lies in one piece in host memory, and whole on this rank."""
+    """All tensors, if each is contiguous in host memory, and whole on this rank; else None."""
     sources = []
     for name, entry in layout.entries.items():
         tensor = tensors[name]
-        if type(tensor) in PLAIN:  # asked first: isinstance of a tensor takes as long as the rest
+        if type(tensor) in PLAIN:  # before isinstance, which takes as long for a tensor as the rest
             local = cast("torch.Tensor", tensor)
         elif (local := _local(tensor)) is None or local.shape != entry.shape:
             return None
@@ -137,7 +137,7 @@ def _flat(tensors: Mapping[str, torch.Tensor | SpreadRows], layout: Layout) -> l
 
 
 def _local(tensor: torch.Tensor | SpreadRows) -> torch.Tensor | None:
-    """What this rank holds of it."""
+    """This rank's part of a tensor."""
     if isinstance(tensor, DTensor):
         return tensor.to_local()
     return tensor if isinstance(tensor, torch.Tensor) else tensor.local()

@@ -1,4 +1,4 @@
-"""A whole version of this host, open for its chunks."""
+"""A whole version on this host, open for reading its chunks."""
 
 import mmap
 from pathlib import Path
@@ -10,7 +10,7 @@ from workers.weights.store import map_file
 
 
 class VersionFile:
-    """A mapped version; its storage is not used again as long as this lives."""
+    """A mapped version; its storage is not reused as long as this lives."""
 
     def __init__(self, mapped: mmap.mmap, layout: Layout, digests: list[str]) -> None:
         self.layout, self._digests = layout, digests
@@ -18,7 +18,7 @@ class VersionFile:
 
     @classmethod
     def open(cls, path: Path) -> "VersionFile | None":
-        """The version there; None if there is none that is whole."""
+        """The version at `path`; None if there is no whole one."""
         try:
             mapped = map_file(path)
             layout, digests = manifest.read_header(mapped, manifest.digest_of(mapped), source=str(path))
@@ -28,12 +28,12 @@ class VersionFile:
 
     @property
     def policy_version(self) -> int:
-        """As its header has it."""
+        """The version's number, from its header."""
         return self.layout.policy_version
 
     @property
     def header(self) -> memoryview:
-        """All before the data."""
+        """The bytes before the data."""
         return self._whole[: self.layout.header_bytes]
 
     def chunk(self, index: int) -> memoryview:

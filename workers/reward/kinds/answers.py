@@ -1,13 +1,13 @@
-"""Finds the answer in a response as models write them: after the thinking, in a box, or in the last line.
+"""Finds the answer in a response: after the thinking, in a box, after `the answer is`, or in the last line.
 
-Invariants: pure; linear in the length of the response, whatever it holds.
+Invariants: pure; time is linear in the length of the response, whatever it contains.
 """
 
 import re
 from typing import Literal
 
 MOST_CHARS = 2000
-"""Of an answer; of a longer line the end counts."""
+"""Longest answer; of a longer line the end is taken."""
 BOX = re.compile(r"\\(?:boxed|fbox)\s{0,8}")
 SAID = re.compile(
     r"\banswers?\b[*_]{0,3}(?:\s{1,4}(?:is|are|equals|would be)\b\s{0,4}:?|\s{0,4}[:=])"
@@ -18,14 +18,14 @@ Place = Literal["auto", "boxed", "last_line"]
 
 
 def after_thinking(text: str) -> str:
-    """The response without what the model thought aloud, if it closed its thinking."""
+    """The response after its thinking, if the thinking was closed."""
     return text.rpartition("</think>")[2]
 
 
 def last_box(text: str) -> str | None:
-    r"""What the last complete `\boxed{...}` holds; None without one.
+    r"""The content of the last complete `\boxed{...}`; None without one.
 
-    Or the word behind `\boxed ` without braces.
+    Also the word after `\boxed ` without braces.
     """
     ends = _closing(text)
     for match in reversed(list(BOX.finditer(text))):
@@ -41,7 +41,7 @@ def last_box(text: str) -> str | None:
 
 
 def _closing(text: str) -> dict[int, int]:
-    """The place of the brace that closes each one that is closed. `\\{` is no brace."""
+    """The place of the closing brace of each closed brace. `\\{` is no brace."""
     found: dict[int, int] = {}
     opened: list[int] = []
     is_escaped = False
@@ -58,9 +58,9 @@ def _closing(text: str) -> dict[int, int]:
 
 
 def last_said(text: str) -> str | None:
-    """What stands behind the last `the answer is`, `Answer:` or `####`; None without such words.
+    """The text after the last `the answer is`, `Answer:` or `####`; None without such words.
 
-    To the end of its line, or in the next one if nothing follows there.
+    It ends with its line, or is the next line with text if nothing follows there.
     """
     last = None
     for match in SAID.finditer(text):
@@ -72,7 +72,7 @@ def last_said(text: str) -> str | None:
 
 
 def last_line(text: str) -> str | None:
-    """The last line with anything in it; None without one."""
+    """The last line that is not empty; None without one."""
     for line in reversed(text.split("\n")):
         if bare(line):
             return bare(line)[-MOST_CHARS:]
@@ -80,7 +80,7 @@ def last_line(text: str) -> str | None:
 
 
 def bare(text: str) -> str:
-    """Without spaces and marks of emphasis around it, and without fences of code."""
+    """The text without spaces, emphasis marks and code fences around it."""
     found = text.strip()
     stop = found[-1:] if found[-1:] in (".", ",", ";", "!") else ""
     inner = found.removesuffix(stop).strip()
@@ -91,7 +91,7 @@ def bare(text: str) -> str:
 
 
 def find_answer(text: str, place: Place = "auto") -> tuple[str, bool] | None:
-    """The answer of a response, and whether it was in a box; None where there is none."""
+    """The answer of a response, and whether it was in a box; None without an answer."""
     said = after_thinking(text)
     if place != "last_line" and (box := last_box(said)) is not None:
         return box, True

@@ -1,6 +1,6 @@
 """The reward `choice`: 1 if the letter that the response chooses is that of the data.
 
-Invariant: a response that names two letters, or none, has chosen nothing.
+Invariant: a response that names two letters, or none, scores 0.
 """
 
 import re
@@ -35,7 +35,7 @@ def make(options: ChoiceReward, place: Place) -> Callable[..., float]:
 
 
 def chosen_letter(text: str, letters: str) -> str | None:
-    """The letter that a response ends with, boxes, or calls its answer; None if that is not one."""
+    """The letter that a response ends with, boxes, or calls its answer; None if that is not a letter."""
     said = after_thinking(text)
     for found in (last_box(said), last_said(said), last_line(said)):
         if found is not None:
@@ -59,5 +59,5 @@ def _only_letter(text: str, letters: str) -> str | None:
 
 
 def _is_article(text: str, standing: set[str]) -> bool:
-    """Whether the only letter is the word `A` at the beginning of a sentence."""
+    """Whether the only letter is the article `A` at the beginning of a sentence."""
     return standing == {"A"} and re.search(r"(?:^|[.!?]\s)A [a-z]", text) is not None

@@ -1,8 +1,8 @@
 """The reward `code`: the share of a row's tests that a response's program passes, or whether all pass.
 
-Invariants: the program runs in a sandbox and nothing that it writes is a verdict: outputs are compared here,
-and asserts run in another sandbox; a sandbox that does not work is Unscorable, never a reward; what a program
-does within its limits, or by passing them, is scored.
+Invariants: the program runs in a sandbox and none of its output is a verdict: outputs are compared here, and
+asserts run in another sandbox; a sandbox that does not work is Unscorable, never a reward; a program that
+exceeds its limits is scored like any other.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from workers.sandbox.chosen_box import Choice, open_box
 from workers.sandbox.job import Job, ProgramLimits, ProgramOutcome, SandboxBroken
 
 MOST_SOURCE_CHARS = 256_000
-"""Of a program; a longer one gets nothing."""
+"""Of a program; a longer one scores 0."""
 MOST_LATE = 2
-"""Tests of a program that may end by a limit of time; the others are not run, and count as failed."""
+"""Tests of a program that may exceed a time limit; then the rest are not run, and count as failed."""
 
 QUEUE_SHARE = 0.5
-"""Of its time, which a program waited for a core before its wall limit: it is run again, alone."""
+"""A program that waited for a core for a larger share of its time before its wall limit runs again, alone."""
 Run = Callable[[bool], Awaitable[ProgramOutcome]]
 
 
 @dataclass(slots=True)
 class Budget:
-    """What all tests of a program may use together."""
+    """The time that all tests of a program may use together."""
 
     left_s: float
     late: int = 0
 
     def spend(self, outcome: ProgramOutcome) -> None:
-        """Time for a core does not count: it is the fault of others."""
+        """Subtract a run's time; waiting for a core does not count, as other programs cause it."""
         self.left_s -= max(outcome.cpu_s, outcome.wall_s - outcome.waited_s)
         self.late += outcome.limit in ("cpu", "wall")
 
@@ -77,8 +77,8 @@ async def _probe(choice: Choice) -> str:
 async def verdicts(box: Box, source: str, tests: RowTests, options: CodeReward) -> list[bool]:
     """Whether a program passes each test, in their order.
 
-    Where all count together, what is behind the first failure is not run. Raises: SandboxBroken, Unscorable
-    if the tests themselves are broken.
+    With `credit: all`, tests after the first failed pair are not run. Raises: SandboxBroken, Unscorable if
+    the tests themselves are broken.
     """
     if isinstance(tests, Pairs):
         return await _of_pairs(box, source, tests, options)
@@ -100,7 +100,7 @@ async def _of_pairs(box: Box, source: str, tests: Pairs, options: CodeReward) ->
 
 
 async def _fairly(run: Run) -> ProgramOutcome:
-    """The outcome of a program; of its second run where others kept it from a core in its first."""
+    """The outcome of a program, run again alone if other programs kept it from a core."""
     outcome = await run(False)
     if outcome.limit == "wall" and outcome.waited_s > QUEUE_SHARE * outcome.wall_s:
         return await run(True)
@@ -145,7 +145,7 @@ def _orders(tests: Asserts | Calls, options: CodeReward) -> dict[str, Any]:
 
 
 def _lines(told: ProgramOutcome) -> Iterator[dict[str, Any]]:
-    """The last one may be cut off by a limit."""
+    """The lines of the report as JSON; a limit may have cut off the last one."""
     for line in told.stdout.decode(errors="replace").split("\n"):
         try:
             yield json.loads(line)

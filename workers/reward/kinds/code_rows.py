@@ -1,6 +1,6 @@
-"""The tests of a row of data, in the forms in which data sets keep them.
+"""Reads the tests of a data row, in the formats that common data sets use.
 
-Invariant: pure. A row without tests that can be run is Unscorable: no fault of the response.
+Invariant: pure. A row without tests that can be run is Unscorable: the response is not at fault.
 Source: the columns of MBPP, HumanEval, APPS and TACO, LiveCodeBench, code_contests and verl.
 """
 
@@ -17,12 +17,12 @@ COLUMNS = (
     "tests", "test_list", "test", "input_output", "test_cases", "private_test_cases", "public_test_cases",
     "private_tests", "public_tests", "reward_model.ground_truth", "ground_truth", "answer",
 )  # fmt: skip
-"""Where tests are looked for, if no column is named; the first one that a row has counts."""
+"""Columns in which tests are looked for, if none is named; the first non-empty one counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Programs are run with each input, and print the output that belongs to it."""
+    """Tests that run the program with each input, and compare its output."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -30,17 +30,17 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Asserts:
-    """Python that names what the program defines, and asserts something of it."""
+    """Tests that are Python code with asserts about the program's definitions."""
 
     texts: tuple[str, ...]
     setup: str
     entry: str
-    """The function that the tests call `candidate`; "": none."""
+    """The function that the tests call `candidate`; "" if none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A function, and what it returns for which arguments."""
+    """Tests that call a function with arguments, and compare its results."""
 
     function: str
     arguments: tuple[tuple[Any, ...], ...]
@@ -51,7 +51,7 @@ RowTests = Pairs | Asserts | Calls
 
 
 def read_tests(row: Mapping[str, Any], column: str = "") -> RowTests:
-    """The tests of a row, in a column or where they are usual. Raises: Unscorable."""
+    """The tests of a row, in `column` or in the usual columns. Raises: Unscorable."""
     for name in [column] if column else COLUMNS:
         value = find(row, name)
         if value is None or value == "" or value == []:
@@ -75,7 +75,7 @@ _EXPECTED = (
 
 
 def _parsed(value: Any) -> Any:
-    """What data sets keep as JSON in text; text that is none is Python."""
+    """The value of JSON text; other text is Python code and stays as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         with suppress(ValueError):
             return json.loads(value)
@@ -157,5 +157,5 @@ def _metadata(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _text(item: Any) -> str:
-    """Of an input or output: some data sets keep a list of lines."""
+    """An input or output as text: some data sets keep a list of lines."""
     return "\n".join(map(str, item)) if isinstance(item, list) else str(item)

@@ -1,6 +1,6 @@
-"""The program in a response, and whether what it prints is what a test expects.
+"""Finds the program in a response, and compares its output with the expected output.
 
-Invariant: pure, and linear in the length of what a model wrote.
+Invariant: pure, and linear in the length of the response.
 """
 
 import math
@@ -9,15 +9,14 @@ from decimal import Decimal, InvalidOperation
 FENCE = "```"
 LANGUAGES = ("python", "python3", "py", "py3", "")
 MOST_DIGITS = 64
-"""Of a number that is compared as one: longer ones are text."""
+"""Longest word that is compared as a number."""
 
 
 def program_in(response: str) -> str | None:
-    """The last block of Python in a chat answer, behind its thoughts.
+    """The last block of Python in a chat answer, after its thinking.
 
-    The whole answer if it has no block; None if it has blocks of other languages only.
-
-    A block that the end of the response cuts off counts where no other one does.
+    The whole answer if it has no block; None if it only has blocks of other languages. A block that the end
+    of the response cuts off counts only if there is no complete one.
     """
     answer = response.rpartition("</think>")[2]
     pieces = answer.split(FENCE)
@@ -40,11 +39,11 @@ def _of_python(block: str) -> str | None:
 
 
 def is_output(found: str, expected: str, tolerance: float = 0.0) -> bool:
-    """Whether these are the same lines, but for white space at their ends and empty lines behind them.
+    """Whether the lines are equal, except white space at their ends and empty lines after the last.
 
     Words that are numbers are compared as numbers.
 
-    Source: LiveCodeBench, whose numbers are compared as decimals; `tolerance` is relative and absolute.
+    Source: LiveCodeBench, which compares numbers as decimals; `tolerance` is relative and absolute.
     """
     lines, wanted = _lines(found), _lines(expected)
     if lines == wanted:

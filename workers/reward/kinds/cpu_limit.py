@@ -1,8 +1,8 @@
-"""A limit of CPU time around one verdict, in the main thread of a process of a reward.
+"""Limits the CPU time of one verdict, in the main thread of a reward process.
 
-Invariants: what runs Python is interrupted by `OutOfTime`; what does not come back to Python, such as the
-power of two large numbers, is ended by the kernel with its process, which the worker takes for what it is
-(OutOfCpu); a machine that stands still uses nothing up.
+Invariants: Python code is interrupted by `OutOfTime`; code that does not return to Python, such as the power
+of two large numbers, is ended by the kernel with its process, which the worker reports as OutOfCpu; a machine
+that stands still uses up no CPU time.
 """
 
 import math
@@ -13,15 +13,15 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 AGAIN_S = 0.5
-"""Until the next interruption, for code that catches everything."""
+"""Until the next interruption, for code that catches every exception."""
 
 
 class OutOfTime(BaseException):
-    """The limit has passed. No Exception, so that a library does not take it for an error of its own."""
+    """The limit has passed. Not an Exception, so that libraries do not catch it as an error of their own."""
 
 
 def within(cpu_s: float, verdict: Callable[[], Result]) -> Result | None:
-    """The verdict; None if it takes more than so many seconds of CPU time."""
+    """The verdict; None if it takes more than `cpu_s` seconds of CPU time."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     limits = _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     last_s = math.ceil(usage.ru_utime + usage.ru_stime + cpu_s) + 1

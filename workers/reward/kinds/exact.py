@@ -25,7 +25,7 @@ def make(options: ExactReward, place: Place) -> Callable[..., float]:
 
 
 def last_match(pattern: re.Pattern[str], text: str) -> str | None:
-    """The first group of the last match, or all of it where there is no group; None without a match."""
+    """The first group of the last match, or the whole match without a group; None without a match."""
     last: re.Match[str] | None = None
     for match in pattern.finditer(text):
         last = match

@@ -1,4 +1,4 @@
-"""What the modules of named rewards share: where they run, how they fail, and the making of one.
+"""Shared parts of the named rewards: their place, their error, and how one is made.
 
 Invariant: a failure is raised, and never becomes a reward.
 """
@@ -13,12 +13,12 @@ from protocol.rewards.kinds import KINDS, NamedReward, Sandbox, find
 
 
 class Unscorable(Exception):
-    """A response could not be scored, for no fault of its own; the text is for the user."""
+    """A response could not be scored through no fault of its own; the text is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a reward runs."""
+    """Where a reward runs: run directory, device and sandbox."""
 
     run_dir: str
     device: str = "auto"
@@ -26,7 +26,7 @@ class Place:
 
 
 def make(options: NamedReward, place: Place) -> Any:
-    """The function that scores as these options say. Raises: ConfigError."""
+    """The scoring function for these options. Raises: ConfigError."""
     kind = KINDS[options.kind]
     try:
         module = importlib.import_module(kind.module)
@@ -41,7 +41,7 @@ def make(options: NamedReward, place: Place) -> Any:
 
 
 def gold_answer(columns: Mapping[str, Any], column: str, after: str = "") -> str:
-    """The answer that a row has in a column, behind the last `after`. Raises: Unscorable if it has none."""
+    """The gold answer in a row's column, after the last `after`. Raises: Unscorable if there is none."""
     value = find(columns, column)
     if value is None or isinstance(value, Mapping | list):
         found = "nothing" if value is None else f"{type(value).__name__} {value!r:.60}"

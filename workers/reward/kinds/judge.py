@@ -1,8 +1,7 @@
-"""The reward `judge`: a number that a model behind an OpenAI-compatible endpoint gives to the response.
+"""The reward `judge`: a model behind an OpenAI-compatible endpoint grades the response with a number.
 
-Invariants: only a number of the judge's within its range becomes a reward; whatever else comes, or does not,
-is asked for again and then raised as a failure of the endpoint; what a response says can stand in the prompt,
-and nowhere else.
+Invariants: only a number of the judge's within its range becomes a reward; any other answer is requested
+again and then raised as a failure of the endpoint; text of a response appears in the prompt and nowhere else.
 """
 
 import asyncio
@@ -24,12 +23,12 @@ MAX_BACKOFF_S = 60.0
 
 
 def make(options: JudgeReward, place: Place) -> "Judge":
-    """A callable, async and of one response. Raises: ConfigError if its key is none."""
+    """An async callable for one response. Raises: ConfigError if the API key is malformed."""
     return Judge(options, place)
 
 
 class Judge:
-    """One endpoint, with the connections of this process."""
+    """One endpoint, with this process's connections."""
 
     def __init__(self, options: JudgeReward, place: Place) -> None:
         self._options = options
@@ -48,7 +47,7 @@ class Judge:
             await self._client.aclose()
 
     async def __call__(self, completion: str, prompt: Any, **columns: Any) -> float:
-        """From 0 to 1. Raises: Unscorable."""
+        """The weighted grade, from 0 to 1. Raises: Unscorable."""
         options = self._options
         fields = columns | {"prompt": prompt, "completion": completion, "question": as_text(prompt)}
         rubric = options.rubric or (Criterion(criterion="-"),)
@@ -80,7 +79,7 @@ class Judge:
         return number
 
     async def _ask(self, body: Mapping[str, Any]) -> float:
-        """The judge's number. Raises: Unscorable after the last attempt, or at once where none would help."""
+        """The judge's number. Raises: Unscorable after the last attempt, or if no retry can help."""
         for attempt in range(self._options.retries + 1):
             try:
                 async with self._slots:
@@ -97,7 +96,7 @@ class Judge:
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> str:
-        """What the judge says. Raises: Trouble, Unscorable."""
+        """The text of the judge's answer. Raises: Trouble, Unscorable."""
         if self._client is None:
             limits = httpx2.Limits(max_connections=self._options.concurrency)
             self._client = client(limits=limits)
@@ -126,7 +125,7 @@ class Judge:
         return text
 
     def _number_in(self, text: str) -> float:
-        """Raises: Trouble."""
+        """The last number in the judge's answer. Raises: Trouble."""
         options, matches = self._options, self._number.finditer(text)
         found = [match[1] for match in matches if match[1] is not None]
         shown = f"{' '.join(text.split())[-MAX_SHOWN:]!r}"
@@ -142,7 +141,7 @@ class Judge:
 
 
 def fill(template: str, fields: Mapping[str, Any]) -> str:
-    """The template with its fields, each put in once: what they hold is never taken for a template.
+    """The template with its fields filled in once: braces within their values are left alone.
 
     Raises: Unscorable for a field that is no column of the row.
     """
@@ -160,7 +159,7 @@ def fill(template: str, fields: Mapping[str, Any]) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Text as it is; chat messages one below the other, with their roles."""
+    """Text as it is; chat messages in sequence, with their roles."""
     if isinstance(value, list) and all(isinstance(one, Mapping) and "content" in one for one in value):
         return "\n\n".join(f"{one.get('role', 'user')}: {as_text(one['content'])}" for one in value)
     return str(value)

@@ -1,7 +1,7 @@
 """Numbers that a judge has given, by digest of request and pattern, in the run directory for its processes.
 
-Invariants: it holds digests and numbers, and no text; a cache that cannot be read or written costs a request
-and no reward; memory does not grow with the run: what the file has is not kept in memory.
+Invariants: the cache holds digests and numbers, and no text; if it cannot be read or written, requests are
+sent again and no reward changes; memory does not grow with the run, as numbers in the file are not kept twice.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class JudgeCache:
                 self._give_up(error)
 
     def get(self, digest: str) -> float | None:
-        """The number that was given to this request; None if it is not known."""
+        """The number for this request; None if it is not cached."""
         if self._database is not None:
             try:
                 query = "SELECT number FROM numbers WHERE digest = ?"
@@ -52,7 +52,7 @@ class JudgeCache:
         return self._numbers.get(digest)
 
     def put(self, digest: str, number: float) -> None:
-        """Keep a number."""
+        """Store a number."""
         if self._database is not None:
             try:
                 self._database.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (digest, number))

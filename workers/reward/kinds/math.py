@@ -1,7 +1,8 @@
 """The reward `math`: 1 if the answer in the response is mathematically equal to that of the data.
 
-Invariants: math-verify is called in the main thread, with our limit of time in place of its own, which counts
-seconds of the clock; an answer that it cannot read is wrong, a gold answer that it cannot read is a failure.
+Invariants: math-verify is called in the main thread, with our limit of CPU time in place of its own, which
+counts wall-clock seconds; an answer that it cannot read is wrong, a gold answer that it cannot read is a
+failure.
 """
 
 import logging
@@ -18,7 +19,7 @@ from workers.reward.kinds.cpu_limit import within
 from workers.reward.kinds.interface import Place, Unscorable, gold_answer
 
 MARKED = re.compile(r"\$|\\[(\[]|\\boxed")
-GOLDS = 4096  # prompts whose gold answer is kept: all responses to one come soon after one another
+GOLDS = 4096  # prompts whose gold answer is cached: the responses to a prompt come close together
 
 
 def make(options: MathReward, place: Place) -> Callable[..., float]:
@@ -38,7 +39,8 @@ def make(options: MathReward, place: Place) -> Callable[..., float]:
 def is_right(gold: str, answer: str, is_boxed: bool) -> bool:
     """Whether an answer that `find_answer` found is right. Raises: Unscorable.
 
-    A line is read as text with numbers or LaTeX in it; if it has no LaTeX, also as LaTeX itself: `(1, 2)`.
+    A line is read as text with numbers or LaTeX in it; if it has no LaTeX marks, also as LaTeX itself: `(1,
+    2)`.
     """
     if is_boxed:
         return is_equal(gold, _boxed(answer))
@@ -48,7 +50,7 @@ def is_right(gold: str, answer: str, is_boxed: bool) -> bool:
 
 
 def is_equal(gold: str, answer: str) -> bool:
-    """Whether an answer, as text with or without LaTeX, equals the gold one. Raises: Unscorable."""
+    """Whether an answer, as text with or without LaTeX, equals the gold answer. Raises: Unscorable."""
     wanted = _parsed_gold(gold)
     try:
         return bool(verify(list(wanted), parse(answer, parsing_timeout=0), timeout_seconds=None))

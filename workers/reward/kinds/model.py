@@ -1,6 +1,6 @@
 """The reward `model`: the output of a sequence-classification model with one output.
 
-Invariant: every weight of it was read from disk.
+Invariant: all of its weights were read from disk.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
     known = model.get_input_embeddings().num_embeddings
     own_pad = model.config.get_text_config().pad_token_id
     if own_pad is not None and not 0 <= own_pad < known:
-        own_pad = None  # as -1 in old conversions: no token at all
+        own_pad = None  # as -1 in old conversions: not a token
 
     def score(prompts: list[Any], completions: list[str]) -> list[float]:
         texts = [
@@ -54,12 +54,12 @@ def make(options: ModelReward, place: Place) -> Callable[..., list[float]]:
 
 
 def _load(options: ModelReward, device: str) -> tuple[Any, Any]:
-    """Its tokenizer and itself. Raises: ConfigError."""
+    """The tokenizer and the model. Raises: ConfigError."""
     folder = Path(options.path)
     description = folder / "config.json"
     if problem := output_problem(options.path, description.read_bytes() if description.is_file() else None):
         raise ConfigError(problem)
-    if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):  # transformers makes an empty one then
+    if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):  # transformers would make an empty one
         raise ConfigError(
             f"The reward model {options.path} has no tokenizer: none of {', '.join(TOKENIZERS)}. Save "
             "the one that it was trained with beside it."
@@ -85,9 +85,9 @@ def _load(options: ModelReward, device: str) -> tuple[Any, Any]:
 
 
 def positions(model: Any, most: int) -> int:
-    """Tokens that the model has positions for; `most` if it says nothing of that.
+    """Tokens that the model has positions for; `most` if its configuration does not say.
 
-    Positions of RoBERTa's kind begin behind the one of the padding.
+    Models like RoBERTa start their positions after that of the padding.
     """
     found = getattr(model.config, "max_position_embeddings", most)
     for name, module in model.named_modules():
@@ -97,10 +97,10 @@ def positions(model: Any, most: int) -> int:
 
 
 def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> list[int]:
-    """Prompt and response as the model was trained on them: by its chat template, if it has one.
+    """Prompt and response in the format that the model was trained on: its chat template, if it has one.
 
-    At most `limit` tokens, the last ones. A template writes all special tokens itself; other text gets those
-    of the tokenizer.
+    The last `limit` tokens. A template writes all special tokens itself; other text gets those of the
+    tokenizer.
     """
     text, is_written_whole = f"{prompt}{completion}", False
     if isinstance(prompt, list):
@@ -114,16 +114,16 @@ def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> li
 
 
 def free_id(texts: Sequence[Sequence[int]]) -> int:
-    """A token id to pad with that none of these texts ends in.
+    """A token id for padding that is not the last token of any of these texts.
 
-    transformers reads the output at the last token that is not the padding, and so at each text's own last.
+    transformers reads the output at the last token that is not padding, and so at each text's own last token.
     """
     ends = {text[-1] for text in texts}
     return next(token for token in range(len(ends) + 1) if token not in ends)
 
 
 def padded(texts: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
-    """These texts one below the other, [B, T], filled up at their ends, where nothing attends to them."""
+    """A batch of these texts, [B, T], padded at their ends, where the mask hides the padding."""
     rows = [torch.tensor(text) for text in texts]
     masks = [torch.ones_like(row) for row in rows]
     return {

@@ -1,4 +1,4 @@
-"""The reward `reasoning_gym`: what a data set of reasoning-gym gives to the answer in the response."""
+"""The reward `reasoning_gym`: how a data set of reasoning-gym scores the answer in the response."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from workers.reward.kinds.answers import after_thinking, last_box, last_said
 from workers.reward.kinds.cpu_limit import within
 from workers.reward.kinds.interface import Place, Unscorable
 
-PAIRED = ("arc_agi", "rearc")  # compare with tuples of tuples, which come back from JSON as lists
+PAIRED = ("arc_agi", "rearc")  # compare tuples of tuples, which come back from JSON as lists
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -47,7 +47,7 @@ def _as_tuples(value: Any) -> Any:
 
 
 def find_answer(completion: str) -> str:
-    """What stands in the last pair of tags, in a box, behind `the answer is`; else the whole response."""
+    """The content of the last <answer> tags, of a box, or after `the answer is`; else the whole response."""
     said = after_thinking(completion)
     tagged = TAGGED.findall(said)
     if tagged:
