@@ -1,1 +1,1 @@
-"""Decisions as pure functions of a frozen view: what to admit, where to run, when to pull, what to keep."""
+"""Scheduling strategies as pure functions: which groups start, where they run, when to pull, what to keep."""

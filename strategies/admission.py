@@ -1,11 +1,11 @@
-"""Admission: how many groups may start now, and which one starts first.
+"""How many groups may start now, and which one first: a cap besides the deadline.
 
 A rule is `admit(view, batches) -> groups`.
 
 The ledger keeps the bound; admission chooses how much of its room to use. The rules of other systems are here
 for comparison on one engine; those of AReaL and veRL bound a total, not the age of a trajectory. Source of
-those: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer), ROLL Flash, as DryRun-RL, the simulator of
-StaleFlow's authors, has them; a cap apart from the deadline is ours.
+these rules: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer), ROLL Flash, as implemented in
+DryRun-RL, the simulator of StaleFlow's authors; a cap besides the deadline is ours.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,27 +16,27 @@ from strategies.views import AdmissionView
 Batches = Any  # in_flight_batches: a number, or a word that the rule knows
 Admission = Callable[[AdmissionView, Batches], int]
 
-WHATEVER_FITS = 1 << 30  # groups: routing leaves queued what has no room
+WHATEVER_FITS = 1 << 30  # groups: routing leaves those without room in the queue
 VERL_THRESHOLD = 0.1  # share of stale samples that veRL's fully asynchronous trainer admits by default
 VERL_SYNC_STEPS = 4  # train steps between two parameter updates of its rollout, by default
 
 
 class Claim(NamedTuple):
-    """The share of the places that one source of prompts may have (`data.sources`)."""
+    """The share of places that one source of prompts may have (`data.sources`)."""
 
     priority: int = 0
     quota: float = 1.0  # share of the groups in the system
 
 
 def first_to_start(waiting: Iterable[int], in_system: Sequence[int], claims: Sequence[Claim]) -> int:
-    """The place among the waiting prompts of the one that starts first.
+    """The index of the waiting prompt that starts first.
 
-    It comes from the source with the highest priority among those within their quotas; of equal sources, the
-    prompt that has waited longest is first. A source beyond its quota only gives way to other sources that
-    wait: no place stays empty because of it. A source that has no group in the system may always have one.
+    It is of the source with the highest priority among those within their quotas; of equal sources, the
+    prompt that has waited longest. A source beyond its quota only gives way to other sources: places are
+    never left empty for it. A source without a group in the system may always start one.
 
     `waiting`: the source of each prompt, in order; `in_system`: groups of each source that have started and
-    are not trained. Raises: ValueError if nothing waits.
+    are not trained. Raises: ValueError if no prompt waits.
     """
     first: dict[int, int] = {}
     for place, source in enumerate(waiting):
@@ -53,10 +53,10 @@ def first_to_start(waiting: Iterable[int], in_system: Sequence[int], claims: Seq
 
 
 def held(view: AdmissionView) -> int:
-    """Groups in the system, including those that were trained into a version that is not published yet.
+    """Groups in the system, including trained ones whose version is not published yet.
 
-    A group that starts while the trainer works carries the old version and wastes one deadline, so the place
-    of a batch is free only when the version that it made is published.
+    A group that starts while the trainer works carries the old version and wastes one deadline, so the places
+    of a batch are free only when the version that it made is published.
     """
     unpublished = view.batch_groups * (view.train_version - view.published_version)
     return view.generating + view.occupied + unpublished
@@ -70,8 +70,8 @@ def by_cap(view: AdmissionView, batches: float) -> int:
 def adaptive(view: AdmissionView, batches: float) -> int:
     """Like `by_cap`, with the cap that strategies/pacing.py has found.
 
-    It holds until new weights are out where deadlines decide the speed, or freshness is wanted: elsewhere
-    nothing is gained by starting later.
+    Trained groups count until their version is published, if deadlines decide the speed or freshness is
+    wanted; otherwise a later start would gain nothing.
     """
     del batches
     holds = view.is_tail_bound or view.is_fresh
@@ -79,16 +79,16 @@ def adaptive(view: AdmissionView, batches: float) -> int:
 
 
 def whole_window(view: AdmissionView, batches: float) -> int:
-    """Whatever the ledger has room for: the paper's protocol, whose mean staleness is about the bound."""
+    """All groups that the ledger has room for: the paper's protocol, with a mean staleness near the bound."""
     del batches
     places = view.batch_groups + view.spare_groups
     return (view.max_staleness + 1) * places - view.generating - view.occupied
 
 
 def one_batch(view: AdmissionView, batches: float) -> int:
-    """A whole batch at a time, the next when the last goes to the trainer.
+    """A whole batch at a time; the next one starts when the last goes to the trainer.
 
-    Synchronous and one-step systems do so.
+    The rule of synchronous and one-step systems.
     """
     del batches
     return view.batch_groups + view.spare_groups - view.generating - view.occupied
@@ -101,37 +101,37 @@ def areal(view: AdmissionView, batches: float) -> int:
 
 
 def roll_flash(view: AdmissionView, batches: float) -> int:
-    """ROLL Flash: (max_staleness + 1) batches running or complete; what grows too old is dropped."""
+    """ROLL Flash: (max_staleness + 1) batches running or complete; groups that grow too old are dropped."""
     del batches
     return (view.max_staleness + 1) * view.batch_groups - view.generating - view.occupied
 
 
 def prime_rl(view: AdmissionView, batches: float) -> int:
-    """prime-rl: as many as the instances have room for; what grows too old is dropped.
+    """prime-rl: as many groups as the instances have room for; groups that grow too old are dropped.
 
-    Its gate on how far dispatch may be ahead of the trainer and its limit of rollouts in flight
-    (`max_inflight_rollouts`) are left out: more is started here than there, and more is dropped.
+    Its limits on the dispatcher's lead over the trainer and on rollouts in flight (`max_inflight_rollouts`)
+    are left out: more is started here than there, and more is dropped.
     """
     del view, batches
     return WHATEVER_FITS
 
 
 def verl_async(view: AdmissionView, batches: float) -> int:
-    """veRL, fully asynchronous: a quota per parameter update, less what was in the system when it came."""
+    """veRL, fully asynchronous: a quota per parameter update, less the groups in the system at that time."""
     del batches
     quota = int(view.batch_groups * (1 + VERL_THRESHOLD) * VERL_SYNC_STEPS)
     return quota - view.in_system_at_pull - view.started_since_pull
 
 
 def window_rule(batches: float | Literal["auto", "all"]) -> Admission:
-    """What `staleness.in_flight_batches` means for the admission rule `window`."""
+    """The admission rule `window` for a value of `staleness.in_flight_batches`."""
     return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)
 
 
 def window(view: AdmissionView, batches: float | Literal["auto", "all"]) -> int:
-    """As many as `staleness.in_flight_batches` says: a number, what pacing finds, or whatever fits the bound.
+    """The groups that `staleness.in_flight_batches` allows: a number, the adaptive cap, or the whole window.
 
-    It looks at `batches` each time, as a run may go on with other ones.
+    `batches` is read on each call, because a resumed run may have another value.
     """
     return window_rule(batches)(view, batches)
 

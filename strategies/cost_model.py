@@ -1,4 +1,4 @@
-"""The cost model: what decode steps and prefills take on an instance, and the gain of one more trajectory.
+"""The cost of decode steps and prefills on an instance, and the throughput that one more trajectory adds.
 
 latency(n, tokens) = attention_b + attention_k * tokens + max(floor, other_b + other_k * n), in seconds per
 decode step, for n running trajectories with `tokens` resident tokens; throughput = n / latency, in tokens per
@@ -16,9 +16,9 @@ LARGEST = 1e9  # seconds: no engine is that slow, and sums and products stay fin
 
 
 class Coefficients(NamedTuple):
-    """Fitted numbers of one engine; seconds, seconds per trajectory, seconds per token (squared).
+    """Fitted coefficients of one engine, in seconds, seconds per trajectory, and seconds per token (squared).
 
-    The defaults of prefill are those of a 7B model: with a free prefill, migration would move everything.
+    The default prefill is that of 7B parameters: if it were free, migration would move everything.
     """
 
     floor: float
@@ -36,7 +36,7 @@ QWEN_7B_TP1 = Coefficients(0.0064, 0.0027, 1.231e-4, 0.0028, 3.35e-8)
 only ratios of gains decide."""
 
 COST_MODELS = ("online", "published")
-"""Values of `staleness.cost_model` that are no coefficients: fitted while the run goes on, or QWEN_7B_TP1."""
+"""Values of `staleness.cost_model` that are not coefficients: fitted during the run, or QWEN_7B_TP1."""
 
 
 def step_latency(coefficients: Coefficients, running: float, tokens: float) -> float:
@@ -47,7 +47,7 @@ def step_latency(coefficients: Coefficients, running: float, tokens: float) -> f
 
 
 def prefill_s(coefficients: Coefficients, tokens: float) -> float:
-    """Seconds to compute the KV of `tokens` tokens: what moving or resuming a trajectory of them costs."""
+    """Seconds to compute the KV of `tokens` tokens: the cost of moving or resuming a trajectory with them."""
     c = coefficients
     return c.prefill_b + (c.prefill_k + c.prefill_square * tokens) * tokens
 
@@ -58,8 +58,8 @@ def throughput(coefficients: Coefficients, running: float, tokens: float) -> flo
 
 
 def marginal_gain(coefficients: Coefficients, running: float, tokens: float, length: float) -> float:
-    """Tokens per second that a trajectory of `length` tokens adds; negative if it does harm."""
-    # the difference of two throughputs, written out: each route computes it ten times
+    """Tokens per second that a trajectory of `length` tokens adds; negative if it lowers the throughput."""
+    # the difference of two throughputs, inlined: every route calls it ten times
     c = coefficients
     base, slope, least, other_b, other_k = c.attention_b, c.attention_k, c.floor, c.other_b, c.other_k
     before = 0.0
@@ -91,7 +91,7 @@ def dump_coefficients(coefficients: Coefficients) -> str:
 def load_coefficients(text: str) -> Coefficients:
     """Coefficients from a JSON object with their names as keys; prefill may be left out (7B is assumed).
 
-    Raises: ConfigError if the text is no such object, or an engine with these numbers cannot exist.
+    Raises: ConfigError if the text is not such an object, or no engine can have these numbers.
     """
     try:
         read: object = json.loads(text, object_pairs_hook=_without_repeats)

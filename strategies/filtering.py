@@ -1,9 +1,9 @@
 """Which scored groups are worth training on: `keep(rewards) -> bool`.
 
-A dropped group is replaced by one fresh prompt. `rewards`: of each response, or of each episode of an agent,
-the reward as it was given. With `agent.turn_rewards`, `zero_variance` (and no other filter) is given
-the advantages of each turn: a group is kept if those of any turn differ, or, with `agent.turn_advantages` of
-the user's, if any two advantages differ.
+A dropped group is replaced by one fresh prompt. `rewards`: the reward of each response, or of each episode of
+an agent. With `agent.turn_rewards`, `zero_variance` alone is applied otherwise: to the advantages of each
+turn. A group is kept if those of any turn differ, or, with a user's `agent.turn_advantages`, if any two of
+the group do.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Filter = Callable[[Sequence[float]], bool]
 
 
 def keep_all(rewards: Sequence[float]) -> bool:
-    """Keep every group, even those without signal."""
+    """Keep every group, also without signal."""
     del rewards
     return True
 

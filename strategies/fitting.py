@@ -3,13 +3,13 @@
 Invariants:
 - Coefficients are never negative and a step never takes 0 s, whatever is reported.
 - Evidence is bounded: at most MAX_BINS bins over (running, resident tokens), each with its RING latest
-  latencies; a bin counts with the mean of those near their median, so a pause of the process is left out.
+  latencies; a bin counts with the mean of those near their median, so a pause of the process changes nothing.
 - Nothing is random and no clock is read: equal reports give equal coefficients.
 
-Model: latency = attention_k * tokens + other_b + other_k * max(knee, n), by non-negative least squares on
-relative errors for each of some knees; floor = other_b + other_k * knee, attention_b is part of other_b (no
-data can tell the two apart). What the data leave open (tokens always proportional to n, n always below the
-knee) is decided by a weak pull to the scaled start.
+The model is latency = attention_k * tokens + other_b + other_k * max(knee, n), fitted by non-negative least
+squares on relative errors for each of some knees; floor = other_b + other_k * knee, attention_b is part of
+other_b (the data cannot separate the two). What the data leave open (tokens always proportional to n, n
+always below the knee) is decided by a weak pull to the scaled start.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ from protocol.messages import InstanceStatus
 from strategies.cost_model import QWEN_7B_TP1, Coefficients, prefill_s, scaled, step_latency
 
 MAX_BINS = 64
-RING = 20  # latencies that a bin remembers: with 5 % noise their mean is within 1.1 %
+RING = 20  # latencies kept per bin: with 5 % noise their mean is within 1.1 %
 PAUSE = 2.0  # times the median of its bin: a longer latency is a pause, not the engine's
 RUNNING_BINS = 2  # per octave
 TOKENS_BINS = 1  # per octave
@@ -34,17 +34,17 @@ REFIT_LATEST = 80
 REFIT_EVERY_LATER = 50  # once LATER intervals are in: a refit costs as much as 100 observations
 LATER = 200
 ERROR_MEMORY = 100  # intervals
-DRIFT = 0.12  # log ratio against the same bins at the last fit that makes the whole machine slower or faster
+DRIFT = 0.12  # log ratio to the same bins at the last fit: beyond it the whole machine has changed
 DRIFT_EVIDENCE = 8  # intervals since the last fit, in bins that were known then
 KNOWN = 4  # latencies in a known bin
-PULL = 1e-4  # weight of the start, relative to the evidence: it decides only what the data leave open
+PULL = 1e-4  # towards the start, relative to the evidence: the start decides only what the data leave open
 KNEES = 16
-AGE = 1000.0  # intervals of each reporter, after which a bin that was not visited again counts half
+AGE = 1000.0  # intervals per reporter after which a bin without new visits counts half
 _SUBSETS = np.array([subset for subset in product((0.0, 1.0), repeat=3) if any(subset)])
 
 
 class Interval(NamedTuple):
-    """Means per decode step of what happened between two reports."""
+    """Mean load and latency per decode step between two reports."""
 
     running: float
     tokens: float  # resident
@@ -60,7 +60,7 @@ class _Bin:
         self.ring: deque[tuple[int, float]] = deque(maxlen=RING)  # (observation, seconds)
         self.running = self.tokens = 0.0  # means
         self.last = 0
-        self.level: float | None = None  # latency of the bin; None when it is to be found again
+        self.level: float | None = None  # of the bin; None when it has to be computed again
         self.known: float | None = None
 
     def add(self, number: int, interval: Interval) -> None:
@@ -81,11 +81,11 @@ class _Bin:
 
 
 class OnlineFit:
-    """The cost model of one instance, or of several alike, fitted to their reports."""
+    """The cost model of one instance, or of several similar ones, learned from their reports."""
 
     def __init__(self, start: Coefficients = QWEN_7B_TP1) -> None:
         """`start` holds until there is evidence, then decides only what the evidence leaves open."""
-        self.reporters = 1  # instances that teach it: the more, the more reports before it is fitted again
+        self.reporters = 1  # instances that report: the more, the more reports before the next fit
         self._start = self._decode = self._coefficients = start
         self._bins: dict[tuple[int, int], _Bin] = {}  # least recently visited first
         self._ratios: list[float] = []  # latency over that of the start, of the first ENOUGH intervals
@@ -104,19 +104,19 @@ class OnlineFit:
     def error(self) -> float | None:
         """Mean relative error of predicting each interval's latency before learning from it; None before one.
 
-        Over about the last hundred intervals, pauses of the process included.
+        Over about the last hundred intervals, including pauses of the process.
         """
         return self._error if self._observations else None
 
     @property
     def observations(self) -> int:
-        """The number of intervals that were used."""
+        """The number of intervals that could be used."""
         return self._observations
 
     def observe(self, before: InstanceStatus, after: InstanceStatus) -> Interval | None:
         """Learn from two successive reports of one process.
 
-        Returns what happened between them; None if there was no decode step.
+        Returns the interval between them; None if it has no decode steps or cannot be used.
         """
         self._observe_prefill(before, after)
         interval = interval_between(before, after)
@@ -163,7 +163,7 @@ class OnlineFit:
         return self._since_fit >= REFIT_LATEST * many or not self._is_changing()
 
     def _is_changing(self) -> bool:
-        """Whether the latest intervals lie on both sides of a drift: a fit now would learn half of it."""
+        """Whether the latest intervals lie on both sides of a drift, so that a fit would mix the two."""
         drifts = [drift for _, drift in self._drifts]
         if len(drifts) < DRIFT_EVIDENCE:
             return False
@@ -188,7 +188,7 @@ class OnlineFit:
         self._recent_error = min(self._recent_error, self._error)
 
     def _follow_drift(self) -> None:
-        """Scale all that was seen before, if the same loads now take longer (or shorter) throughout."""
+        """If the same loads now take longer throughout, scale earlier latencies by that factor."""
         if len(self._drifts) < DRIFT_EVIDENCE:
             return
         drift = median([drift for _, drift in self._drifts])
@@ -203,7 +203,7 @@ class OnlineFit:
             bin.level = None
 
     def _observe_prefill(self, before: InstanceStatus, after: InstanceStatus) -> None:
-        """Scale prefill; it is not fitted, as reports have its tokens and seconds, but not its prompts."""
+        """Scale prefill instead of fitting it: reports have tokens and seconds, not the number of prompts."""
         tokens = after.prefill_tokens - before.prefill_tokens
         seconds = after.prefill_s - before.prefill_s
         if tokens <= 0 or seconds <= 0:
@@ -235,7 +235,7 @@ def interval_between(before: InstanceStatus, after: InstanceStatus) -> Interval 
     latency = seconds / steps
     if not 1e-9 < latency < 1e9:
         return None
-    # an engine that does not report what its steps read still says what it holds
+    # for engines that do not report the tokens that their steps read
     resident = context / steps if context else (before.resident_tokens + after.resident_tokens) / 2
     return Interval(tokens / steps, resident, latency)
 
@@ -255,7 +255,7 @@ def _latencies(coefficients: Coefficients, running: np.ndarray, tokens: np.ndarr
 
 
 def _fit(start: Coefficients, seen: np.ndarray, weights: np.ndarray) -> Coefficients:
-    """The coefficients that explain the rows running, tokens, latency of `seen` [3, bins] best.
+    """The coefficients that best explain the rows running, tokens, latency of `seen` [3, bins].
 
     Least squares of relative errors; bins that remain far off lose weight in two more rounds.
     """
@@ -274,13 +274,13 @@ def _fit(start: Coefficients, seen: np.ndarray, weights: np.ndarray) -> Coeffici
         best, found = _solve(relative, trust, centre)
     other_b, other_k, attention_k = found.tolist()
     floor = other_b + other_k * float(knees[best])
-    if floor <= 0:  # steps are as long as their tokens only; keep those of an empty instance from being free
+    if floor <= 0:  # steps depend on tokens only; an empty instance must not be free
         floor = 1e-3 * float(latencies.min())
     return Coefficients(floor, other_b, other_k, 0.0, attention_k)
 
 
 def _knees(start: Coefficients, running: np.ndarray) -> np.ndarray:
-    """Where the floor may end: nowhere, at the knee of the start, or between the batches that were seen."""
+    """Candidate knees: none, that of the start, and some between the observed batch sizes."""
     knee = max(0.0, (start.floor - start.other_b) / start.other_k) if start.other_k else 0.0
     between = np.exp(np.linspace(log(running.min()), log(running.max()), KNEES))
     return np.concatenate(([knee, 0.0], between))

@@ -1,12 +1,12 @@
-"""Groups instances that are equally fast, so that the reports of all of them teach one cost model.
+"""Groups similar instances into kinds, so that the reports of all of them teach one cost model.
 
 Invariants: every instance is of one kind, and a kind has one fit; nothing is random and no clock is read.
-Why: a fit of each instance from its own reports differs from the next by the noise of both, and routing sends
-more work to whichever looks faster; on equal machines that costs throughput and gains nothing.
+Reason: fits of single instances differ by the noise of their reports, and routing sends more work to
+instances that look faster; on equal machines that costs throughput and gains nothing.
 
-An instance is taken to be like the others until the median of its latest latencies says otherwise; then it
-joins the kind that explains them, or founds one. So devices of several speeds, and one that slows down while
-the run goes on, are still known by their own speed, in steps of about UNLIKE.
+A new instance counts as similar to the others until the median of its latest latencies shows otherwise; then
+it joins the kind that explains them, or founds one. So devices of several speeds, and a device that slows
+down during the run, are still known by their own speed, in steps of about UNLIKE.
 """
 
 from collections import deque
@@ -17,14 +17,14 @@ from protocol.messages import InstanceStatus
 from strategies.cost_model import Coefficients, scaled, step_latency
 from strategies.fitting import Interval, OnlineFit
 
-EVIDENCE = 8  # intervals of an instance that decide whether it is like its kind
-UNLIKE = 0.15  # log ratio of latencies from which on an instance leaves its kind
-ALIKE = 0.08  # log ratio up to which another kind explains them
+EVIDENCE = 8  # intervals of an instance from which its kind is decided
+UNLIKE = 0.15  # log ratio of latencies from which an instance leaves its kind
+ALIKE = 0.08  # and up to which another kind explains them
 MAX_KINDS = 16  # that differ by UNLIKE: more than a factor of ten; then an instance joins the nearest
 
 
 class _Member:
-    """An instance: its kind, and what it reported since it was last looked at."""
+    """An instance: its kind, and its intervals since the last decision."""
 
     __slots__ = ("fit", "intervals")
 
@@ -43,7 +43,7 @@ class InstanceKinds:
         self._members: dict[int, _Member] = {}
 
     def join(self, number: int) -> OnlineFit:
-        """Add an instance, at first with the most frequent kind. Returns the fit of that kind."""
+        """Add an instance to the most frequent kind; returns the fit of that kind."""
         self.leave(number)
         fit = max(self._kinds, key=lambda kind: kind.reporters)
         fit.reporters += 1
@@ -51,7 +51,7 @@ class InstanceKinds:
         return fit
 
     def leave(self, number: int) -> None:
-        """Remove an instance; what it taught stays. Harmless if it is not here."""
+        """Remove an instance; what its reports taught stays. Unknown instances are ignored."""
         if member := self._members.pop(number, None):
             self._leave_kind(member)
 
@@ -63,7 +63,7 @@ class InstanceKinds:
     def observe(self, number: int, before: InstanceStatus, after: InstanceStatus) -> OnlineFit:
         """Learn from two successive reports of one instance.
 
-        Returns the fit of its kind, which may be another one from now on.
+        Returns the fit of its kind; the instance may have changed its kind.
         """
         member = self._members[number]
         interval = member.fit.observe(before, after)
@@ -79,7 +79,7 @@ class InstanceKinds:
         own = _miss(member.fit, member.intervals)
         others = [kind for kind in self._kinds if kind is not member.fit]
         if abs(own) <= UNLIKE:
-            older = others[: self._kinds.index(member.fit)]  # two kinds that have become alike are one again
+            older = others[: self._kinds.index(member.fit)]  # two kinds that have become alike are merged
             alike = [kind for kind in older if abs(_miss(kind, member.intervals)) <= ALIKE]
             if alike:
                 self._move(member, alike[0])
@@ -89,7 +89,7 @@ class InstanceKinds:
         if nearest <= ALIKE or len(self._kinds) >= MAX_KINDS:
             if nearest < abs(own):
                 self._move(member, others[index])
-        elif member.fit.reporters > 1:  # the fit of an instance alone in its kind follows it
+        elif member.fit.reporters > 1:  # an instance that is alone is its kind: the fit follows it
             ratio = median([i.latency / step_latency(member.fit.coefficients, i.running, i.tokens)
                             for i in member.intervals])  # fmt: skip
             kind = OnlineFit(scaled(member.fit.coefficients, decode=ratio, prefill=1.0))
@@ -109,6 +109,6 @@ class InstanceKinds:
 
 
 def _miss(fit: OnlineFit, intervals: deque[Interval]) -> float:
-    """Log of how much longer steps took than the fit predicts, the median."""
+    """The median log ratio of step latencies to the fit's predictions."""
     c = fit.coefficients
     return median([log(i.latency / step_latency(c, i.running, i.tokens)) for i in intervals])

@@ -1,6 +1,6 @@
-"""The kinds of strategies: the built-in ones of each kind, and what a strategy of the user's must promise.
+"""The kinds of strategies: the built-in ones of each, and the interface of a user's.
 
-Invariant: nothing here finds a strategy by its name: controller/config/strategies.py does that.
+Invariant: strategies are not looked up by name here: controller/config/strategies.py does that.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from strategies.synchronization import SYNCHRONIZATIONS, Synchronization
 
 @dataclass(frozen=True)
 class Strategies:
-    """The strategies by which the core of one run decides; its host makes them."""
+    """The strategies of one run: made by the core's host, and passed to the core."""
 
     route: Routing
     admit: Admission
@@ -45,7 +45,7 @@ STRATEGIES: dict[str, Mapping[str, object]] = {
     "sampler": SAMPLERS,
     "turn_advantages": TURN_ADVANTAGES,
 }
-"""What is built in, by the key of `staleness`, or of the section in SECTIONS, that names it."""
+"""Built-in strategies, by the key of `staleness`, or of the section in SECTIONS, that names them."""
 SECTIONS = {"schedule": "data", "turn_advantages": "agent"}
 
 PROMISES = {
@@ -118,9 +118,9 @@ def key_of(field: str) -> str:
 
 
 def hold(field: str, strategy: Foreign) -> Foreign:
-    """A strategy of the user's for the key `key_of(field)`, with its results checked. Raises: ConfigError.
+    """Wrap a user's strategy for the key `key_of(field)` with checks of its answers. Raises: ConfigError.
 
-    A routing is a `Routing`, or a function that may carry an attribute `order`.
+    A routing is a `Routing`, or a function that may have an attribute `order`.
     """
     key = key_of(field)
     if field != "routing":

@@ -1,10 +1,10 @@
-"""Predicts the final length of a running response from its own tokens, its finished siblings and all before.
+"""Predicts the final length of a response from its tokens so far, finished siblings and earlier responses.
 
 Invariants:
-- Memory and the cost of a call are bounded: BINS bins of length, older evidence fades, tables are made again
+- Memory and the cost of a call are bounded: BINS bins of length, older evidence fades, tables are rebuilt
   only when a fiftieth of the evidence is new.
-- A response that was cut short counts as "at least this long", never as "this long".
-- Siblings count only as far as finished groups have shown that they are alike.
+- A response that was cut short counts as "at least this long", never "this long".
+- Siblings count only as far as finished groups have shown that siblings are alike.
 
 Lengths are grouped in bins 1/16 of an octave wide (narrower than a token at first). Survival is the product
 of the bins' 1 - hazard (Kaplan, Meier 1958). Siblings tilt it: log lengths are taken as normal with the
@@ -23,14 +23,14 @@ from protocol.errors import LocalError
 BINS = 256
 PER_OCTAVE = 16
 LINEAR = 16.0  # tokens up to which bins are about equally wide
-STEPS = 8  # tables per standard deviation of what the siblings say
+STEPS = 8  # tables per standard deviation of the siblings' shift
 FARTHEST = 4 * STEPS
 NEAR = 0.9
-MAX_RHO = 0.95  # a group that is alike in all but a hair would leave no bin with a weight
+MAX_RHO = 0.95  # siblings that are nearly equal would leave no bin with a weight
 
 
 class LengthModel:
-    """Lengths of responses of one run, and what they say about those that still run."""
+    """The distribution of response lengths in one run, and predictions for running responses."""
 
     def __init__(self, max_tokens: int, *, memory: int = 10_000) -> None:
         """`memory`: an observation `memory` responses ago weighs 1/e; about 20 batches, as lengths drift."""
@@ -54,7 +54,7 @@ class LengthModel:
     def observe(self, tokens: int, is_cut: bool) -> None:
         """Learn from a response that has ended with so many tokens.
 
-        `is_cut`: not by itself. At max_tokens that makes no difference.
+        `is_cut`: it was cut short. At max_tokens that makes no difference.
         """
         tokens = min(max(tokens, 0), self._max)
         bin = int(self._position(tokens))
@@ -71,13 +71,13 @@ class LengthModel:
             self._weight = 1.0
 
     def observe_group(self, lengths: Sequence[int]) -> None:
-        """Learn from a finished group how alike its lengths are. Each response has to be observed as well."""
+        """Learn how alike the lengths of a finished group are. Call `observe` for each of them as well."""
         self._groups.observe(lengths)
 
     def total(self, so_far: int, siblings: Sequence[int] = ()) -> float:
-        """Expected final length, in tokens, of a response that has `so_far` and goes on.
+        """Expected final length, in tokens, of a running response that has `so_far`.
 
-        `siblings`: final lengths of responses to the same prompt, now or in the past. Before any evidence
+        `siblings`: final lengths of responses to the same prompt, now or in the past. Without any evidence
         max(1.5 so_far, max_tokens / 4).
         """
         if so_far >= self._max:
@@ -89,19 +89,19 @@ class LengthModel:
         bin = int(position)
         low, least = totals[bin], so_far + 1.0
         expected = low + (totals[bin + 1] - low) * (position - bin)
-        if expected < least:  # computed for each response at each look: no calls
+        if expected < least:  # inlined: called for each response at each look
             expected = least
         return expected if expected < self._max else float(self._max)
 
     def keep_up(self, so_far: int) -> None:
-        """Make the tables again where `total` would, for callers that do not need its result."""
+        """Rebuild the tables whenever `total` would, without computing a prediction."""
         if self._fresh >= self._fresh_limit and so_far < self._max:
             self._rebuild()
 
     def quantile(self, so_far: int, q: float) -> float:
-        """Length that the final one of a response with `so_far` tokens stays below with probability `q`.
+        """The length that a response with `so_far` tokens finally stays below with probability `q`.
 
-        Raises: LocalError if q is no probability.
+        Raises: LocalError if q is not a probability.
         """
         if not 0 <= q <= 1:
             raise LocalError(f"quantile({so_far}, {q}): expected 0 <= q <= 1; pass a share, not percent.")
@@ -122,7 +122,7 @@ class LengthModel:
         return min(float(self._max), max(found, float(so_far)))
 
     def long_share(self) -> float:
-        """Share of responses that are about as long as the longest: over NEAR of the 99 % quantile."""
+        """The share of responses that are about as long as the longest: over NEAR of the 99 % quantile."""
         if self._fresh >= self._fresh_limit:
             self._rebuild()
         position = self._position(NEAR * self.quantile(0, 0.99))
@@ -132,7 +132,7 @@ class LengthModel:
         return self._per_octave * log2(1.0 + tokens / LINEAR)
 
     def _rebuild(self) -> None:
-        """Make the tables again from all that was observed."""
+        """Compute the tables from all observations."""
         ended, cut = np.array(self._ended) / self._weight, np.array(self._cut) / self._weight
         seen = float(ended.sum() + cut.sum())
         at_risk = np.cumsum((ended + cut)[::-1])[::-1]
@@ -142,7 +142,7 @@ class LengthModel:
         lengths = np.where(
             ended > 0, np.array(self._tokens) / np.maximum(ended * self._weight, 1e-300), middles
         )
-        # whatever outlived the longest that ended is taken to end where the prior says
+        # responses longer than the longest that ended are taken to end where the prior says
         last = int(np.flatnonzero(at_risk)[-1]) if seen or at_risk.any() else 0
         self._lengths = np.append(lengths, self._prior[last])
         self._mass = np.append(-np.diff(surviving), surviving[-1])
@@ -158,7 +158,7 @@ class LengthModel:
         self._fresh, self._fresh_limit = 0, 1 + int(seen / 50)
 
     def _expected(self, mass: np.ndarray) -> np.ndarray:
-        """Expected final length at each edge, by the mass of each bin; the prior counts as one response."""
+        """Expected final length at each edge, for this mass of the bins; the prior counts as one response."""
         left = np.cumsum(mass[::-1])[::-1]
         tokens = np.cumsum((mass * self._lengths)[::-1])[::-1]
         known = left > 1e-250
@@ -166,7 +166,7 @@ class LengthModel:
         return (expected * self._at_risk + self._prior) / (self._at_risk + 1.0)
 
     def _tilted(self, siblings: Sequence[int]) -> list[float]:
-        """The table of totals for siblings like these; made when it is first asked for."""
+        """The table of totals for such siblings, cached."""
         count, rho = len(siblings), self._rho
         shrink = count * rho / (1.0 + (count - 1) * rho)
         offset = shrink * (sum(map(log1p, siblings)) / count - self._mean)
@@ -194,7 +194,7 @@ class Likeness:
         self._groups = self._members = self._sum = self._squares = self._products = 0.0
 
     def observe(self, lengths: Sequence[int]) -> None:
-        """Learn from one finished group; groups of one teach nothing."""
+        """Learn from one finished group; groups of one are ignored."""
         count = len(lengths)
         if count < 2:
             return

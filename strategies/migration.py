@@ -1,8 +1,8 @@
-"""Migration: which running trajectories to move: `migrate(instances, running, settings) -> list`.
+"""Which running trajectories to move to another instance: `migrate(instances, running, settings) -> list`.
 
-`running` maps the index of an instance to the trajectories on it. A move interrupts one trajectory; it keeps
-its tokens and its deadline, and goes on where routing puts it, which costs a prefill of its tokens. So a
-move is made only when the time that it saves is longer.
+`running` maps the id of an instance to its trajectories. A move interrupts one trajectory; it keeps its
+tokens and its deadline, and goes on where routing puts it, which costs a prefill of its tokens. So a move is
+made only when it saves more time than that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +13,15 @@ from strategies.views import InstanceView, RunningView, Settings
 Running = Mapping[int, Sequence[RunningView]]
 Migration = Callable[[Sequence[InstanceView], Running, Settings], list[int]]
 
-MOVES_PER_PAIR = 4  # at one decision: the next view shows their effect
+MOVES_PER_PAIR = 4  # per decision: the next snapshot shows their effect
 MOVES_AT_ONCE = 4  # between the slowest and the fastest instance
-UNEQUAL = 1.3  # ratio of step times that is worth a look
-SETTLED = 0.33  # share of its tokens that a trajectory generates where it is before it moves again
-WORTH = 4.0  # predicted saving over predicted cost: the prefill also holds up all who run on the target
+UNEQUAL = 1.3  # ratio of step times from which moves are considered
+SETTLED = 0.33  # share of its tokens that a trajectory generates on an instance before it moves again
+WORTH = 4.0  # predicted saving over predicted cost: the prefill also holds up the target's trajectories
 
 
 def none(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
-    """Move nothing: trajectories change instances only after pulls and when workers are lost."""
+    """Move nothing except after weight updates and lost workers."""
     del instances, running, settings
     return []
 
@@ -29,11 +29,11 @@ def none(instances: Sequence[InstanceView], running: Running, settings: Settings
 def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
     """Move work from the instance with the highest throughput to the one with the lowest.
 
-    It moves when one is over `phi_throughput` times the other and nothing waits at the lower.
-
-    Victims are single trajectories, shortest first (the cheapest to prefill), and only to the same or a newer
-    version. Without such a gap, the longest leave devices that are slower by themselves. Source: StaleFlow
-    (arXiv 2601.12784), migration, with phi_throughput read as a ratio; devices of several speeds are ours.
+    This happens when the highest throughput is over `phi_throughput` times the lowest, and no work waits at
+    the latter. Single trajectories move, shortest first (the cheapest to prefill), and only to the same or a
+    newer version. Without such a gap, trajectories that gain most leave devices that are slower by
+    themselves. Source: StaleFlow (arXiv 2601.12784), migration, with phi_throughput read as a ratio; devices
+    of several speeds are ours.
     """
     idle = [i for i in instances if not i.waiting]
     if len(instances) < 2 or not idle:
@@ -53,10 +53,10 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
 
 
 def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
-    """`by_gap`, and from the slowest instance to the fastest while a trajectory ends so much sooner there.
+    """`by_gap`, and moves from the slowest instance to the fastest if a trajectory ends much sooner there.
 
-    What decides how fast a run goes under a tight bound is the longest responses, and those are slowed down
-    by the tokens of the others beside them.
+    Under a tight bound the longest responses decide the speed of a run, and the tokens of the trajectories
+    beside them slow them down.
     """
     moves = by_gap(instances, running, settings)
     return moves or _by_latency(instances, running, settings, _latency)
@@ -68,9 +68,9 @@ def _by_latency(
     settings: Settings,
     latency: Callable[[InstanceView], float],
 ) -> list[int]:
-    """Moves from the instance with the longest step to the one with the shortest, at most MOVES_AT_ONCE.
+    """Move from the instance with the longest step to that with the shortest, at most MOVES_AT_ONCE.
 
-    A trajectory is worth moving when it saves more than WORTH times the prefill; the one that saves most goes
+    A trajectory is worth moving if it saves more than WORTH times the prefill; the one that saves most goes
     first.
     """
     if len(instances) < 2 or not settings.is_tail_bound:
@@ -103,7 +103,7 @@ def _by_latency(
 def _speed(instance: InstanceView) -> float:
     """Seconds of a step of one trajectory alone: the speed of the device.
 
-    Rounded, so that the noise of fits does not decide the order.
+    Rounded, so that the noise of fits does not order devices.
     """
     return round(step_latency(instance.coefficients, 1, 0), 3)
 
@@ -113,7 +113,7 @@ def _latency(instance: InstanceView) -> float:
 
 
 def fits(trajectory: RunningView, instance: InstanceView) -> bool:
-    """Whether the trajectory could start on the target at once."""
+    """Whether the trajectory could start on the instance at once."""
     return (
         instance.running < instance.capacity
         and instance.resident_tokens + trajectory.resident_tokens <= instance.kv_tokens
@@ -123,8 +123,8 @@ def fits(trajectory: RunningView, instance: InstanceView) -> bool:
 def saving_s(trajectory: RunningView, source: InstanceView, target: InstanceView) -> float:
     """Seconds by which the trajectory would end sooner on the target, less WORTH times the prefill.
 
-    The source is slowed by others only as long as what runs there lasts, the mean of the tokens left to its
-    trajectories; beyond that counts how fast the two devices are by themselves.
+    The source is slowed down by others only as long as they last, the mean of the tokens left to its
+    trajectories; after that, the speed of the two devices by themselves counts.
     """
     here = step_latency(source.coefficients, max(1, source.running), source.resident_tokens)
     there = step_latency(

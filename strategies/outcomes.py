@@ -1,8 +1,8 @@
-"""Outcomes: a group's advantages for the trainer if the group alone decides them, else its rewards.
+"""Turns a group's rewards into outcomes: advantages if the group decides them, else the rewards.
 
-Invariants: one outcome per reward, in order; what the group alone does not decide (means over the batch, a
-critic, KL) is left to the trainer (workers/trainer/losses/advantages.py). Units: those of the reward, or
-standard deviations where a group is scaled.
+Invariants: one outcome per reward, in order; quantities beyond the group (means over the batch, a critic, KL)
+are left to the trainer (workers/trainer/losses/advantages.py). Units: those of the reward, or standard
+deviations if groups are scaled.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ EPSILON = 1e-6  # keeps a group without variance at zero advantage instead of di
 
 
 def mean_of_group(rewards: Sequence[float]) -> list[float]:
-    """The mean, for each reward. Source: GRPO (arXiv 2402.03300)."""
+    """The mean of the group, for each reward. Source: GRPO (arXiv 2402.03300)."""
     return [fmean(rewards)] * len(rewards)
 
 
 def mean_of_others(rewards: Sequence[float]) -> list[float]:
-    """The mean of the *other* rewards, for each; 0 for a reward on its own.
+    """The mean of the *other* rewards, for each; 0 for a single reward.
 
     Source: RLOO (arXiv 2402.14740).
     """
@@ -36,7 +36,7 @@ BASELINES: dict[str, Callable[[Sequence[float]], list[float]]] = {
 
 
 def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> list[float]:
-    """(reward - baseline) / (sample standard deviation + 1e-6), as far as the group decides on them."""
+    """(reward - baseline) / (sample standard deviation + 1e-6), for a baseline and a scale of the group."""
     compared = [0.0] * len(rewards) if baseline not in BASELINES else BASELINES[baseline](rewards)
     divisor = 1.0
     if scale == "group_std":
@@ -45,7 +45,7 @@ def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> 
 
 
 def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, penalty: float) -> float:
-    """The penalty to add to a reward for the length of its response.
+    """The amount that is added to a reward for the length of its response.
 
     0 up to the last `buffer` share of `max_tokens`, then linearly down to -penalty.
 
@@ -59,7 +59,7 @@ def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, pe
 def overlong_penalties(
     response_tokens: Sequence[int], *, settings: TrainerSettings, max_tokens: int
 ) -> list[float]:
-    """The penalties for length of all responses of a group, as `trainer` configures them."""
+    """The length penalties of a group's responses, as configured in `trainer`."""
     return [
         overlong_penalty(
             tokens, max_tokens=max_tokens, buffer=settings.overlong_buffer, penalty=settings.overlong_penalty
@@ -75,18 +75,20 @@ def outcomes(
     settings: TrainerSettings,
     max_tokens: int,
 ) -> tuple[float, ...]:
-    """The outcomes of one group as `trainer` configures them, penalties for length included."""
+    """The outcomes of one group with the settings of `trainer`, including length penalties."""
     penalties = overlong_penalties(response_tokens, settings=settings, max_tokens=max_tokens)
     penalized = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
     return tuple(group_advantages(penalized, baseline=settings.baseline, scale=settings.advantage_scale))
 
 
 class TurnsView(NamedTuple):
-    """The turns of a group's episodes, of which each gets an advantage."""
+    """The turns of a group's episodes, each of which gets an advantage."""
 
     rewards: tuple[tuple[float, ...], ...]
-    """Of each episode, its turns in their order; what the episode got at its end counts at its last turn, and
-    so does a penalty for its length."""
+    """Per episode, the rewards of its turns in order.
+
+    A reward for the whole episode counts at its last turn, and so does a penalty for its length.
+    """
     discount: float  # `agent.turn_discount`
     baseline: str  # `trainer.baseline`
     scale: str  # `trainer.advantage_scale`
@@ -95,8 +97,8 @@ class TurnsView(NamedTuple):
 def by_returns(view: TurnsView) -> list[list[float]]:
     """The advantage of each turn of each episode of a group: its return, compared over the same turns.
 
-    The return of a turn is its reward and `discount` times that of the next one. A turn that one episode
-    alone has come to is compared with nothing, so its advantage is 0 with a baseline of the group.
+    The return of a turn is its reward plus `discount` times the return of the next turn. A turn that only one
+    episode has reached is compared with no other, so its advantage is 0 with a baseline of the group.
     """
     returns = [_returns(rewards, view.discount) for rewards in view.rewards]
     found: list[list[float]] = [[] for _ in returns]

@@ -1,9 +1,9 @@
-"""Wraps a strategy of the user's and checks its results.
+"""Wraps a strategy of the user's, so that every wrong answer becomes a clear error.
 
-Invariants: the function gets the very arguments of the core; its result is checked against them as they were
-given, even if it has changed their lists, and is converted to plain numbers; an exception, and every result
-that the core could not act on, becomes a PluginError that names the key of the configuration, file and line,
-what was given and what was expected. Built-in strategies are not wrapped.
+Invariants: the function gets the core's own arguments; its answer is checked against them as they were given,
+whatever it has done to their lists, and converted to plain numbers; an exception, or an answer that the core
+could not act on, is a PluginError with the key of the configuration, file and line, the arguments and the
+expected answer. Built-in strategies are not wrapped.
 """
 
 import inspect
@@ -20,17 +20,17 @@ from protocol.errors import ConfigError, PluginError
 from strategies.views import WorkView
 
 GOES_ON = "; a run that ended so goes on with the same command"
-Foreign = Any  # a function of the user's, or what it answered: judged here, before anything relies on it
+Foreign = Any  # a function of the user's, or its answer: checked here before use
 Arguments = tuple[Foreign, ...]
 
 
 class Unusable(Exception):
-    """An answer that the core cannot act on; the text stands right behind the answer."""
+    """An answer that the core cannot act on; the text continues the sentence after the answer."""
 
 
 @contextmanager
 def outside_a_run() -> Generator[None]:
-    """For a strategy that is asked beside a run or without one: a PluginError tells nobody to resume a run.
+    """For a strategy that is called outside a run: its PluginErrors do not advise to resume a run.
 
     Raises: PluginError, as the strategy does.
     """
@@ -46,14 +46,14 @@ class Promise:
 
     parameters: tuple[str, ...]
     expected: str
-    module: str  # where such functions can be read
-    accept: Callable[[Foreign, Arguments], Foreign]  # the answer as the core takes it; raises Unusable
+    module: str  # where the built-in ones can be read
+    accept: Callable[[Foreign, Arguments], Foreign]  # converts the answer for the core; raises Unusable
 
 
 def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Foreign]:
-    """Wrap the function, so that its mistakes are PluginErrors.
+    """The function, with PluginErrors for exceptions and wrong answers.
 
-    Raises: ConfigError if it does not take the arguments of its kind.
+    Raises: ConfigError if it cannot be called with such arguments.
     """
     _refuse_uncallable(function, promise, key)
     accept, place = promise.accept, where(function)
@@ -83,7 +83,7 @@ def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Fore
 
 
 def as_given(argument: Foreign) -> Foreign:
-    """Copy an argument as it is now: the function may change a list, or a list in a dict."""
+    """A copy of the argument: the function may change a list, or a list in a dict."""
     if isinstance(argument, list):
         return [*cast("list[Foreign]", argument)]
     if isinstance(argument, dict):
@@ -116,7 +116,7 @@ def _refuse_uncallable(function: Foreign, promise: Promise, key: str) -> None:
 
 
 def instance_id(answer: Foreign, arguments: Arguments) -> int | None:
-    """One of the instances in the second argument, or None."""
+    """The id of one of the instances in the second argument, or None."""
     if answer is None:
         return None
     number = _integer(answer)
@@ -127,7 +127,7 @@ def instance_id(answer: Foreign, arguments: Arguments) -> int | None:
 
 
 def instance_ids(answer: Foreign, arguments: Arguments) -> list[int]:
-    """Some of the instances in the first argument."""
+    """The ids of some of the instances in the first argument."""
     numbers = _integers(answer)
     offered = {view.id: None for view in arguments[0]}
     for number in numbers:
@@ -139,7 +139,7 @@ def instance_ids(answer: Foreign, arguments: Arguments) -> list[int]:
 
 
 def moved_ids(answer: Foreign, arguments: Arguments) -> list[int]:
-    """Some of the trajectories in the second argument, numbered from 0 as they were looked at."""
+    """The ids of some of the trajectories in the second argument, numbered from 0 as they were viewed."""
     numbers = _integers(answer)
     running = arguments[1]
     count = running.shown if hasattr(running, "shown") else sum(map(len, running.values()))
@@ -150,14 +150,14 @@ def moved_ids(answer: Foreign, arguments: Arguments) -> list[int]:
 
 
 def amount(answer: Foreign, arguments: Arguments) -> int | float:
-    """A number of groups, a fraction as the next whole one; 0 and less start none."""
+    """A number of groups, rounded up; 0 and less start none."""
     del arguments
     found = _number(answer)
     return found if math.isinf(found) else math.ceil(found)
 
 
 def cap_and_mu(answer: Foreign, arguments: Arguments) -> tuple[float, float]:
-    """Two numbers in their limits."""
+    """A cap and a mu within their limits."""
     del arguments
     pair = cast("tuple[Foreign, ...]", answer) if isinstance(answer, tuple) else ()
     if len(pair) != 2:
@@ -169,7 +169,7 @@ def cap_and_mu(answer: Foreign, arguments: Arguments) -> tuple[float, float]:
 
 
 def verdict(answer: Foreign, arguments: Arguments) -> bool:
-    """Yes or no."""
+    """True or False."""
     del arguments
     return bool(_number(int(answer) if isinstance(answer, bool) else answer))
 
@@ -187,7 +187,7 @@ def weights(answer: Foreign, arguments: Arguments) -> list[float]:
 
 
 def order_of_all(answer: Foreign, arguments: Arguments) -> list[int]:
-    """Each place of the window once, in an order: that of a set is by chance."""
+    """A permutation of the places in the window; sets are refused, as they have no order."""
     if isinstance(answer, set | frozenset):
         raise Unusable(", which is a set and has no order")
     numbers, count = _integers(answer), len(arguments[0].prompts)
@@ -208,7 +208,7 @@ def numbers_of_turns(answer: Foreign, arguments: Arguments) -> tuple[tuple[float
 
 
 def sort_key(answer: Foreign, arguments: Arguments) -> tuple[int | float, ...]:
-    """A tuple of numbers, of one where a number was answered, so that all can be compared."""
+    """A tuple of numbers, also for a single number, so that all keys can be compared."""
     del arguments
     parts = cast("tuple[Foreign, ...]", answer) if isinstance(answer, tuple) else (answer,)
     return tuple(map(_number, parts))
@@ -255,7 +255,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _shape(argument: Foreign) -> str:
-    """An argument in a few words."""
+    """An argument in a few words, for error messages."""
     if isinstance(argument, WorkView):
         return f"a WorkView of {'fresh' if argument.is_fresh else 'begun'} work"
     if hasattr(argument, "_fields"):

@@ -1,4 +1,4 @@
-"""Pacing: the cap of groups in the system and the threshold of routing. `adapt(step) -> (cap, mu)`.
+"""Adapts the number of groups in the system and the routing threshold mu: `adapt(step) -> (cap, mu)`.
 
 Invariants: pure functions of what was measured between two batches; a step that was not measured changes
 nothing; the cap of `adaptive` stays between LEAST_BATCHES and the window of the bound, its mu between 0 and
@@ -17,20 +17,20 @@ PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between tw
 
 
 class Pace(NamedTuple):
-    """Measurements of the train steps so far. Units: groups, seconds, shares of a step."""
+    """Averages over the train steps so far. Units: groups, seconds, shares of a step."""
 
-    cap: float  # groups in the system, by the adaptive rule of admission
+    cap: float  # groups in the system allowed by the adaptive rule of admission
     starved: float = 0.0  # mean share of a step in which the trainer waits for groups
-    late: float = 0.0  # and in which it waits for stragglers
+    late: float = 0.0  # mean share in which it waits for stragglers
     period_s: float | None = None  # mean time between two batches; None before the second
     periods: tuple[float, ...] = ()  # of the last window, oldest first
 
 
 class Objective(NamedTuple):
-    """The limits that `staleness.objective` sets to the cap."""
+    """The limits that `staleness.objective` sets for the cap."""
 
     most_batches: float = inf  # in the system; the mean staleness is about this less 1
-    least_gain: float = 0.0  # share of throughput that one more batch, a version of mean age, has to bring
+    least_gain: float = 0.0  # share of throughput that one more batch, a version of mean age, must bring
 
 
 THROUGHPUT = Objective()
@@ -38,22 +38,22 @@ FRESH = Objective(most_batches=2.0)  # a mean staleness of 1
 
 
 class StepView(NamedTuple):
-    """One train step, from a batch to the next, for the rule that adapts. Shares are of the step."""
+    """One train step, from a batch to the next, as input of the adaptation. Shares are of the step."""
 
-    pace: Pace  # this step included
+    pace: Pace  # including this step
     admission: AdmissionView
-    mu: float  # as routing has it
+    mu: float  # the current routing threshold
     most_mu: float  # `staleness.mu`
     adapts_mu: bool  # `staleness.adaptive_mu`
-    gated: float = 0.0  # share in which a fresh group that was admitted found no instance
-    long_share: float = 0.0  # responses near the longest, of all; 0 without `adapts_mu`
+    gated: float = 0.0  # share in which an admitted fresh group found no instance
+    long_share: float = 0.0  # share of responses near the longest; 0 without `adapts_mu`
     elasticity: float = 1.0  # relative gain in tokens/s for a relative gain in trajectories
     objective: Objective = THROUGHPUT
     waiting: float = 0.0  # share of the episodes in flight that wait for their environments
 
 
 def objective_of(wanted: str | float) -> Objective:
-    """The limits of `staleness.objective`."""
+    """The limits for a value of `staleness.objective`."""
     if isinstance(wanted, str):
         return FRESH if wanted == "fresh" else THROUGHPUT
     return Objective(least_gain=wanted)
@@ -63,7 +63,7 @@ Adaptation = Callable[[StepView], tuple[float, float]]
 
 
 def adaptive(step: StepView) -> tuple[float, float]:
-    """The fewest groups that keep the trainer busy, and the mu that evens instances out for nothing."""
+    """The fewest groups that keep the trainer busy, and a mu that evens instances out at no cost."""
     starved, late = step.pace.starved, step.pace.late
     mu = step.mu
     if step.adapts_mu:
@@ -105,16 +105,16 @@ def after_step(pace: Pace, *, period_s: float, starved_s: float, late_s: float, 
 def is_tail_bound(pace: Pace, before: bool) -> bool:
     """Whether the trainer waits for the longest responses more than for groups.
 
-    As `before` where it waits for neither.
+    Unchanged (`before`) if it waits for neither.
     """
     return pace.late > pace.starved if max(pace.starved, pace.late) > STARVED else before
 
 
 def hold_s(pace: Pace, *, evenness: float, window: int) -> float:
-    """The least time between two batches in seconds, where steps are bound by the tail.
+    """Seconds after a batch before which the next one is not consumed, in steps that are bound by the tail.
 
-    Where the longest responses decide how fast a run goes, steps that rush make them late for a step that
-    then has to wait: the same mean, but instances crowded in the rush and empty in the wait. So a step comes
+    If the longest responses decide the speed, early steps make them late for a step that then has to wait:
+    the mean is the same, but instances are crowded in the early steps and empty in the wait. So a step comes
     no sooner than `evenness` times the mean of the last `window` steps, once there were so many.
     """
     return evenness * fmean(pace.periods) if evenness > 0 and len(pace.periods) >= window else 0.0
@@ -136,15 +136,15 @@ def elasticity(views: Iterable[InstanceView]) -> float:
 # -- the rules -------------------------------------------------------------------------------------------
 
 GROW, SHRINK = 0.2, 0.03  # of a batch, at each train step: a missing place costs speed, a spare one age
-DRIFT = 0.01  # where nobody waits the cap falls by so much, so that it is as small as it can be
+DRIFT = 0.01  # where the trainer does not wait the cap falls by this, to be as small as possible
 STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
 LEAST_ELASTICITY = 0.1
-MOST_WAITING = 0.8  # share of waiting that counts: the cap grows by a batch a step at most
+MOST_WAITING = 0.8  # share of waiting that counts: the cap grows by at most a batch a step
 LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next
 
 
 def first_cap(*, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> float:
-    """Groups in the system to begin with: two batches, a mean staleness near 1, where the bound admits it."""
+    """The initial cap: two batches, for a mean staleness near 1, if the bound admits it."""
     return min(2.0, max_staleness + 1.0) * (batch_groups + spare_groups)
 
 
@@ -164,7 +164,7 @@ def next_cap(
     places = view.batch_groups + view.spare_groups
     gain = elasticity * places / view.cap
     if starved > STARVED and elasticity > LEAST_ELASTICITY and gain >= objective.least_gain:
-        step = GROW / (1 - min(waiting, MOST_WAITING))  # only so much of a place is at an instance
+        step = GROW / (1 - min(waiting, MOST_WAITING))  # only this share of a place is at an instance
     else:
         step = -SHRINK if late > STARVED else -DRIFT
     window = view.max_staleness + 1.0
@@ -173,18 +173,18 @@ def next_cap(
 
 
 MU_STEP = 0.05  # at each train step: from its default to 0 in six
-GATED = 0.3  # share of a step in which admitted groups find no instance; beyond, they start too late
-MANY_LONG = 0.06  # share of responses near the longest, from which one of those is among any that start late
+GATED = 0.3  # share of a step in which admitted groups find no instance; beyond it they start too late
+MANY_LONG = 0.06  # share of responses near the longest beyond which one of them is likely among late starters
 
 
 def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float, long_share: float) -> float:
     """The routing threshold after a train step.
 
-    Work that it holds back starts later, where other work has ended, which evens instances out. So it is
-    lower while work is held back for much of a step, or the trainer waits for groups, since then tokens per
-    second count; and 0 where so many responses are about as long as the longest (`long_share`) that some
-    of them are among those kept back: the trainer would wait for just these. It comes back up while the
-    trainer waits for stragglers, which crowded instances slow down.
+    Work that mu keeps back starts where others have ended, which evens instances out, but starts late. So mu
+    falls if work is kept back for much of a step, or the trainer waits for groups, since then tokens per
+    second count; and if so many responses are about as long as the longest (`long_share`) that some of them
+    are kept back: the trainer would wait for these. It rises again while the trainer waits for stragglers,
+    which crowded instances slow down.
     """
     if gated > GATED or starved > max(late, STARVED) or long_share > MANY_LONG:
         return max(0.0, round(mu - MU_STEP, 9))

@@ -1,11 +1,11 @@
-"""`staleness.strategy`: whole sets of rules under one name, ours and those of other systems.
+"""`staleness.strategy`: named sets of rules, ours and those of other systems.
 
-Invariants: a preset is nothing but values of other keys of `staleness`; a key that is written out counts
-instead. A preset whose ledger is not strict does not promise the bound: its violations are counted and shown.
-Source: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer) and ROLL Flash: what they admit and what
-they consume, as DryRun-RL, the simulator of StaleFlow's authors, has it; prime-rl and NeMo-RL: their code of
-August 2026 (a dispatcher that fills the engines and drops; trajectories for a target version, in order). Of
-prime-rl, the gate on its dispatcher's lead and its limit of rollouts in flight are left out.
+Invariants: a preset only sets values of other keys of `staleness`; a key that is written out takes
+precedence. A preset whose ledger is not strict does not promise the bound: its violations are counted and
+shown. Source: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer) and ROLL Flash: their admission and
+consumption as implemented in DryRun-RL, the simulator of StaleFlow's authors; prime-rl and NeMo-RL: their
+code of August 2026 (a dispatcher that fills the engines and drops; trajectories for a target version, in
+order). The gate on the lead of prime-rl's dispatcher and its limit of rollouts in flight are left out.
 """
 
 STRICT = {"ledger": "deadlines"}
@@ -92,10 +92,10 @@ PRESETS: dict[str, dict[str, object]] = {
     },
 }
 FIXED_BOUND = {"sync": 0, "one_step": 1}
-"""Presets that have one bound only."""
+"""Presets that have a fixed bound."""
 
 
 def with_preset(values: dict[str, object]) -> dict[str, object]:
-    """The keys of `staleness` as written, filled up from the preset that they name."""
+    """The keys of `staleness` as written, completed from the preset that they name."""
     name = values.get("strategy", "staleflow")
     return {**PRESETS.get(name if isinstance(name, str) else "", {}), **values}

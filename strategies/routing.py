@@ -1,17 +1,17 @@
-"""Routing: where to run the next trajectory: `choose(work, instances, settings) -> index | None`.
+"""Where to run the next trajectory: `choose(work, instances, settings) -> id | None`.
 
-Every function gets only instances that may run the work (version, readiness) and returns the index of its
+Every function gets only instances that may run the work (version, readiness) and returns the id of its
 choice, or None to leave the work queued. `has_room` is the hard limit that all of them keep: work starts at
 once or stays with the controller, it never queues inside an engine.
 
-A `Routing` may bring an `order` beside its `choose`: a key of an instance alone, smallest first, such that an
-instance far down this order is not chosen. The core then shows `choose` only the first few of each version
-(and those that hold a sibling), which makes a decision cost the same on 16 instances and on 1,024.
+A `Routing` may have an `order` beside its `choose`: a sort key of an instance alone, smallest first, such
+that instances far down this order are not chosen. The core then shows `choose` only the first few of each
+version (and those that hold a sibling), so a decision costs the same on 16 instances and on 1,024.
 
-A built-in one may bring a `weigh` too: what the work is worth on one instance with room for it, or None where
-it is not to start. Then `choose` is known to take the largest worth, of equal ones an instance that holds a
-sibling, of these the first; so the core weighs siblings, which are alike, only where something has changed
-between two of them.
+A built-in routing may have a `weigh` too: the worth of the work on one instance with room for it, or None if
+it should not start there. Then `choose` takes the largest worth, among equals an instance that holds a
+sibling, among these the first; so for siblings, which are alike, the core weighs again only what has changed
+in between.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,19 +21,21 @@ from typing import Any
 from strategies.cost_model import ideal_gain, marginal_gain, step_latency
 from strategies.views import InstanceView, Settings, WorkView
 
-OLDER = 0.7  # worth of a gain under each version older, for a fresh group: its deadline comes one step sooner
-NEWER = 0.95  # and under each version newer than it needs, for begun work
+OLDER = 0.7  # factor per older version, for fresh work: its deadline comes one step sooner
+NEWER = 0.95  # factor per version newer than needed, for begun work
 
 Choose = Callable[[WorkView, Sequence[InstanceView], Settings], int | None]
-Order = Callable[[InstanceView, Settings], Any]  # a number or a tuple, which is only compared
+Order = Callable[[InstanceView, Settings], Any]  # a number or a tuple, used only for comparison
 Weigh = Callable[[WorkView, Settings], Callable[[InstanceView], float | None]]
-"""What it gives is asked of instances with room. It looks neither at the group of the work nor at whether the
-instance holds a sibling."""
+"""The returned function is called for instances with room.
+
+It depends neither on the group of the work nor on whether the instance holds a sibling.
+"""
 
 
 @dataclass(frozen=True)
 class Routing:
-    """A rule that finds the instance for a trajectory."""
+    """A routing rule: its choice, and optionally an order and a weight."""
 
     choose: Choose
     order: Order | None = None
@@ -41,7 +43,7 @@ class Routing:
 
 
 def has_room(work: WorkView, instance: InstanceView) -> bool:
-    """Whether the work can start there at once: a free row, and KV for the tokens that it has."""
+    """Whether the work can start there at once: a free row, and KV room for its tokens."""
     fits = instance.resident_tokens + work.resident_tokens <= instance.kv_tokens
     return instance.running < instance.capacity and fits
 
@@ -54,7 +56,7 @@ def load(instance: InstanceView, settings: Settings) -> int:
 
 
 def size(work: WorkView, settings: Settings) -> int:
-    """The same for a trajectory."""
+    """Tokens of the trajectory: those now, or the mean until its end, as in `load`."""
     if not settings.uses_prediction or not work.expected_tokens:
         return work.resident_tokens
     return (work.resident_tokens + work.expected_tokens) // 2
@@ -85,7 +87,7 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
 
 
 def weigh_gain(work: WorkView, settings: Settings) -> Callable[[InstanceView], float | None]:
-    """The gain that `by_marginal_gain` compares, in tokens/s on one instance; None if it is too small."""
+    """The worth that `by_marginal_gain` compares, in tokens/s on one instance; None for too little gain."""
     length, is_fresh, oldest, newest = (
         size(work, settings), work.is_fresh, work.min_version, settings.newest_version
     )  # fmt: skip
@@ -108,13 +110,13 @@ def weigh_gain(work: WorkView, settings: Settings) -> Callable[[InstanceView], f
 
 
 def moving_loss(work: WorkView, instance: InstanceView) -> float:
-    """Tokens/s that an instance loses because it prefills what the home of the work holds.
+    """Tokens/s that an instance loses by prefilling tokens whose KV the home of the work holds.
 
-    It decodes nothing meanwhile, once; that is spread over the predicted rest of the episode, for all of
-    which the trajectory may then stay.
+    The prefill stops decoding once; that is spread over the predicted rest of the episode, for all of which
+    the trajectory may then stay.
     """
     c, n, whole = instance.coefficients, instance.running + 1, work.resident_tokens
-    # prefill_s, step_latency and max are written out: every turn asks for this six times
+    # prefill_s, step_latency and max are inlined: every turn calls this six times
     least, other_b, other_k, attention_b, attention_k, base, slope, square = c
     new, rest, other = whole - work.held_tokens, work.expected_tokens - whole, other_b + other_k * n
     extra_s = (base + (slope + square * whole) * whole) - (base + (slope + square * new) * new)
@@ -127,14 +129,14 @@ def moving_loss(work: WorkView, instance: InstanceView) -> float:
 def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> float:
     """Tokens/s that a trajectory adds to an instance on average until the next version is out.
 
-    Work comes in bursts, a batch with each version. Trajectories near their end leave an instance idle until
-    the next burst, however crowded it is now, and those far from it crowd the instance for long; so the
-    trajectories that run now count by the share of that time for which they are expected to stay.
+    Work comes in bursts, a batch with each version. Trajectories that are about to end leave an instance idle
+    until the next burst, however crowded it is now, and those far from their end crowd it for long; so
+    running ones count by the share of that time for which they are expected to stay.
     """
     c, running, resident = instance.coefficients, instance.running, instance.resident_tokens
     if not running or not settings.uses_prediction:
         return marginal_gain(c, running, resident, length)
-    # step_latency, marginal_gain, max and min are written out: every route asks for this six times
+    # step_latency, marginal_gain, max and min are inlined: every route calls this six times
     least, other_b, other_k, base, slope = c[:5]
     other = other_b + other_k * running
     step_s = base + slope * resident + (other if other > least else least)
@@ -152,7 +154,7 @@ def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> flo
 
 
 def gain_now(instance: InstanceView, length: int, settings: Settings) -> float:
-    """Tokens/s that the trajectory adds, less what it takes from urgent ones, weighted by `urgency`."""
+    """Tokens/s that the trajectory adds, less the loss of urgent trajectories, weighted by `urgency`."""
     c, n, tokens = instance.coefficients, instance.running, load(instance, settings)
     gain = marginal_gain(c, n, tokens, length)
     if instance.urgent and settings.urgency and settings.is_tail_bound:
@@ -178,7 +180,7 @@ def by_least_requests(work: WorkView, instances: Sequence[InstanceView], setting
 def by_group(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
     """The instance that holds a sibling, so that the prompt is prefilled once.
 
-    The first member, and any that finds its siblings' instance full, goes where throughput grows most.
+    The first member, or a member whose siblings' instances are full, goes where throughput grows most.
     """
     home = [i for i in instances if i.has_sibling and has_room(work, i)]
     return by_marginal_gain(work, home or instances, settings)

@@ -1,4 +1,4 @@
-"""Schedules: how many prompts come from each source: `schedule(view) -> weights`, one per source, from 0 up.
+"""The mixture weights of the sources of prompts: `schedule(view) -> weights`, one per source, from 0 up.
 
 Weights are relative, and their sum is finite; a source that has ended is left out, whatever its weight. They
 are computed when prompts are read, which is some batches before these are trained.
@@ -7,7 +7,7 @@ are computed when prompts are read, which is some batches before these are train
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-FLOOR = 0.1  # for a source that is always or never solved: reading goes on, so that a change shows
+FLOOR = 0.1  # of a source that is always or never solved: it is still read, so that a change shows
 
 
 class SourceView(NamedTuple):
@@ -21,7 +21,7 @@ class SourceView(NamedTuple):
 
 
 class MixtureView(NamedTuple):
-    """All that a schedule is given."""
+    """The input of a schedule."""
 
     step: int  # train steps made
     sources: tuple[SourceView, ...]
@@ -54,9 +54,9 @@ def ramp(view: MixtureView) -> Sequence[float]:
 
 
 def by_pass_rate(view: MixtureView) -> list[float]:
-    """The configured weights, times how much the policy still has to learn from a source.
+    """The configured weights, times how much the policy can still learn from a source.
 
-    That is the variance of passing, largest where half of the responses pass.
+    That is the variance of passing, largest if half of the responses pass.
     """
     return [
         source.weight * max(FLOOR, 4 * source.pass_rate * (1 - source.pass_rate)) for source in view.sources

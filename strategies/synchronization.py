@@ -1,7 +1,7 @@
-"""Synchronization: which instances pull the newest version now: `choose(instances, settings) -> indices`.
+"""Which instances pull the newest version now: `choose(instances, settings) -> ids`.
 
-Every function gets the instances that hold an older version and are not pulling. A pull blocks its own
-instance only; what runs there is interrupted first and goes on under the new weights.
+Every function gets the instances that hold an older version and are not pulling. A pull blocks only its own
+instance; the trajectories there are interrupted first and go on under the new weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,22 +15,22 @@ Synchronization = Callable[[Sequence[SyncView], Settings], list[int]]
 
 
 def greedy(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """Choose all instances, as soon as a version is published. Source: PSRL, the released StaleFlow code."""
+    """All instances, as soon as a version is published (the default of PSRL, the released StaleFlow code)."""
     if settings.guard and not settings.is_batch_ready:
         return []
     return [instance.id for instance in instances]
 
 
 def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """Choose the instances for which a pull gains more tokens than it costs.
+    """Instances for which new weights are worth the cost of the pull.
 
-    An idle instance pulls at once, and one whose pull takes less than half of the time between two versions:
-    a pull that is put off costs the same prefill a version later, and meanwhile fresh groups start under old
-    weights and are due sooner. Another instance pulls when fresh trajectories wait that it could take only at
-    the newest version, and the tokens that they would add until the next version is out exceed those that it
-    loses while it pulls and prefills its trajectories again, those between two turns included. The cheapest
-    come first, and each takes its share of the waiting trajectories. Source: our reading of the paper's
-    marginal-gain rule (the release has it commented out).
+    An idle instance pulls at once, and so does one whose pull takes less than half of the time between two
+    versions: put off, it has to prefill again all the same, a version later, and meanwhile fresh groups start
+    under old weights and are due sooner. Other instances pull if fresh trajectories wait that they could take
+    at the newest version only, and the tokens which these would add until the next version is out exceed
+    those lost by pulling and by prefilling again, also for later turns of agents. The cheapest come first,
+    and each takes its share of the waiting trajectories. Source: our reading of the paper's marginal-gain
+    rule (the release has it commented out).
     """
     if settings.guard and not settings.is_batch_ready:
         return []
@@ -62,19 +62,17 @@ def gain(instance: SyncView, taken: int, settings: Settings) -> float:
 
 
 def loss(instance: SyncView) -> float:
-    """Tokens that the instance does not generate because it pulls and prefills again."""
+    """Tokens that the instance does not generate while it pulls and prefills again."""
     rate = throughput(instance.coefficients, instance.running, instance.resident_tokens)
     return rate * (instance.pull_s + instance.restart_s)
 
 
 def by_status(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """Choose instances that have little work left.
+    """Instances that have few trajectories left.
 
-    That is: nothing waits in the engine, no queued trajectory could still run at the old version, and the
-    indicator is at or below its threshold.
-
-    Indicators: `requests` (running trajectories), `throughput` (tokens/s), `kv` (share of the KV cache in
-    use). Source: PSRL, status-based synchronization.
+    No work waits in the engine, no queued work could still run at the old version, and the indicator is at or
+    under its threshold. Indicators: `requests` (running trajectories), `throughput` (tokens/s), `kv` (share
+    of the KV cache in use). Source: PSRL, status-based synchronization.
     """
     if settings.guard and not settings.is_batch_ready:
         return []
@@ -88,7 +86,7 @@ def by_status(instances: Sequence[SyncView], settings: Settings) -> list[int]:
 
 
 def indicator(instance: SyncView, name: str) -> float:
-    """How busy an instance is, in the unit that `name` implies. Raises: KeyError for an unknown name."""
+    """The load of an instance, in the unit that `name` implies. Raises: KeyError for an unknown name."""
     values = {
         "requests": float(instance.running),
         "throughput": throughput(instance.coefficients, instance.running, instance.resident_tokens),
@@ -98,7 +96,7 @@ def indicator(instance: SyncView, name: str) -> float:
 
 
 def every_few(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """Choose all instances, but only at every `sync_steps`-th version (veRL, fully asynchronous)."""
+    """All instances, but only at every `sync_steps`-th version (veRL, fully asynchronous)."""
     if settings.newest_version % settings.sync_steps:
         return [i.id for i in instances if i.policy_version < 0]
     return greedy(instances, settings)

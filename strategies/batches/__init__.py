@@ -1,1 +1,1 @@
-"""Which groups make a batch: samplers, and what they know of lengths."""
+"""Which groups make a batch: samplers, and the response lengths that they expect."""

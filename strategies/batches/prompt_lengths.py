@@ -1,17 +1,17 @@
-"""Remembers how long the responses to each prompt were, and expects the next ones to be like them.
+"""Remembers the response lengths of each prompt, and predicts the next ones from them.
 
 Invariants:
-- Memory is bounded: MOST_PROMPTS prompts, 24 bytes each. When it is full, a new prompt takes the place of the
-  one of its set that was met longest ago.
-- Only groups that are complete are learned from, so a long response counts as much as a short one, but where
-  some are dropped: of a group with spare responses only the first to end are seen, and of a group that grew
-  too old, or was itself a spare one, nothing is.
-- What is expected of a prompt follows from completed groups alone: nothing here sees a response that runs.
+- Memory is bounded: MOST_PROMPTS prompts, 24 bytes each. When it is full, a new prompt replaces the prompt of
+  its set that was put longest ago.
+- Only complete groups are learned from, so long and short responses count alike, except where some are
+  dropped: of a group with spare responses only the first to end are seen, and of a group that grew too old,
+  or was itself spare, none.
+- Predictions follow from completed groups alone; running responses are not seen.
 
-A prompt is known by a number (its identity; 0 is none). The expectation for one that is remembered is a
-linear regression of what came on what was remembered, learned as the run goes on: its slope is the share of a
-prompt's own length that comes back, its offset follows the policy as its responses grow. For a prompt that is
-not remembered it is the mean of its source.
+A prompt is identified by a number (0 for none). The prediction for a remembered prompt is a linear regression
+of new mean log lengths on remembered ones, learned during the run: its slope is the share of a prompt's own
+length that comes back, its offset follows the policy as its responses grow. The prediction for other prompts
+is the mean of their source.
 """
 
 from collections.abc import Sequence
@@ -23,34 +23,34 @@ import numpy as np
 MOST_PROMPTS = 1 << 16  # 1.5 MiB, in each snapshot
 WAYS = 8  # prompts of a set
 FIRST_SETS = 8
-REMEMBERED = 32.0  # responses that the mean of a prompt stands for at most; so a newer epoch counts more
+REMEMBERED = 32.0  # most responses that a prompt's mean counts as, so that a newer epoch counts more
 GROUPS = 4096  # a group weighs 1/e in regression and means so many groups later
 SLOPE, WEIGHT = 0.5, 8.0  # before there is evidence, and the groups that this counts for
 
 
 class Expectation(NamedTuple):
-    """What is expected of the responses to one prompt."""
+    """The predicted length of the responses to one prompt."""
 
     log: float  # mean of log(1 + tokens)
-    seen: float  # earlier responses that it is based on; 0: the prompt is not remembered
+    seen: float  # earlier responses that it is based on; 0 if the prompt is not remembered
 
 
 class PromptLengths:
-    """Mean log lengths by prompt, and how well they foretell the next ones."""
+    """Mean log lengths by prompt, and a regression that predicts the next ones."""
 
     def __init__(self, most: int = MOST_PROMPTS) -> None:
-        """`most`: prompts that are remembered, a power of 2."""
+        """`most`: the number of remembered prompts, a power of 2."""
         self._most_sets = max(1, most // WAYS)
         self._table = PromptTable(min(FIRST_SETS, self._most_sets))
         self._usual: dict[int, tuple[float, float]] = {}  # source -> (weight, mean log)
-        # decayed sums over groups whose prompt was remembered: of 1, remembered, came, and products
+        # decayed sums over groups of remembered prompts: of 1, x, y, x * x, x * y
         self._sums = [0.0] * 5
 
     def __len__(self) -> int:
         return self._table.count
 
     def observe(self, prompt: int, source: int, lengths: Sequence[int]) -> None:
-        """A group is complete with these response lengths."""
+        """Learn from a complete group with these response lengths."""
         if not lengths:
             return
         came, count = sum(map(log1p, lengths)) / len(lengths), float(len(lengths))
@@ -71,7 +71,7 @@ class PromptLengths:
         self._table.put(prompt, came, min(count, REMEMBERED))
 
     def expect(self, prompts: Sequence[tuple[int, int]]) -> list[Expectation]:
-        """The expectation for each (prompt, source)."""
+        """The predictions for (prompt, source) pairs."""
         offset, slope = self._line()
         logs, seen = self._table.find_all([prompt for prompt, _ in prompts])
         usual = self._mean()
@@ -89,7 +89,7 @@ class PromptLengths:
         return sum(weight * mean for weight, mean in self._usual.values()) / total if total else 0.0
 
     def _line(self) -> tuple[float, float]:
-        """Offset and slope of what comes against what is remembered."""
+        """Offset and slope of the regression of new on remembered log lengths."""
         count, sum_x, sum_y, sum_xx, sum_xy = self._sums
         if count < 1:
             mean = self._mean()
@@ -116,11 +116,11 @@ class PromptTable:
 
     @property
     def room(self) -> int:
-        """Places in all."""
+        """The number of places."""
         return self.sets * WAYS
 
     def find(self, prompt: int) -> tuple[float, float]:
-        """Its mean log length, and the responses that it stands for; (0, 0) if it is not here."""
+        """The mean log length of a prompt and its count of responses; (0, 0) if it is not stored."""
         row = prompt % self.sets
         keys = self._keys[row].tolist()
         if prompt not in keys:
@@ -129,7 +129,7 @@ class PromptTable:
         return float(self._logs[row, place]), float(self._seen[row, place])
 
     def find_all(self, prompts: Sequence[int]) -> tuple[list[float], list[float]]:
-        """As `find`, of each."""
+        """Like `find`, for several prompts."""
         keys = np.array(prompts, np.int64)
         rows = keys % self.sets
         hits = self._keys[rows] == keys[:, None]  # an empty place, of key 0, holds zeros
@@ -138,7 +138,7 @@ class PromptTable:
         return logs.tolist(), seen.tolist()
 
     def put(self, prompt: int, log: float, seen: float) -> None:
-        """Remember; where its set is full, what was met longest ago in it is forgotten."""
+        """Store a prompt; in a full set it replaces the one that was put longest ago."""
         row = prompt % self.sets
         keys = self._keys[row].tolist()
         self._puts += 1

@@ -1,29 +1,29 @@
-"""Variance and standard deviation of rewards, exact but for one rounding at the end.
+"""Variance and standard deviation of a group's rewards, exact except for one rounding at the end.
 
-Invariant: every machine finds the same numbers, those of `statistics`, in a fifth of its time: a batch may
-have thousands of groups, and each needs both.
+Invariant: results are equal on every machine, and equal to those of `statistics`, in a fifth of its time: a
+batch may have thousands of groups, each of which needs both.
 """
 
 from collections.abc import Sequence
 from math import isqrt
 
-ENOUGH_BITS = 64  # of a root before it is rounded to the 53 of a float
+ENOUGH_BITS = 64  # of a root, before it is rounded to the 53 bits of a float
 
 
 def spread(values: Sequence[float]) -> float:
-    """The population variance, as `statistics.pvariance`. Finite values only."""
+    """The population variance: `statistics.pvariance`. Finite values only."""
     squares, unit = _squares(values)
     return squares / (len(values) * unit) ** 2
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation of a sample, as `statistics.stdev`. Two finite values or more."""
+    """The sample standard deviation: `statistics.stdev`. Two finite values or more."""
     squares, unit = _squares(values)
     return _root(squares, len(values) * (len(values) - 1) * unit * unit)
 
 
 def _squares(values: Sequence[float]) -> tuple[int, int]:
-    """The sum of their squared distances from their mean, in units of 1 / (count * unit ** 2); the unit."""
+    """The sum of squared distances from the mean, in units of 1 / (count * unit ** 2); and the unit."""
     ratios = [value.as_integer_ratio() for value in values]
     unit = max([denominator for _, denominator in ratios])  # the others divide it: all are powers of two
     whole = [numerator * (unit // denominator) for numerator, denominator in ratios]
@@ -40,4 +40,4 @@ def _root(numerator: int, denominator: int) -> float:
     scaled, rest = divmod(numerator << 2 * shift, denominator)
     root = isqrt(scaled)
     is_exact = not rest and root * root == scaled
-    return (2 * root + (not is_exact)) / (2 << shift)  # its last bit says that it was cut
+    return (2 * root + (not is_exact)) / (2 << shift)  # the last bit records that the root was cut
