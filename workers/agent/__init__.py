@@ -1,1 +1,1 @@
-"""The agent worker: episodes of the user's code, whose words become tokens and back."""
+"""The agent worker: runs episodes of the user's code, and turns chat messages into tokens and back."""

@@ -1,8 +1,8 @@
 """One process of episodes, as the worker sees it.
 
-Invariants: every message of the process is checked, and one about an episode that it does not have changes
-nothing; when the process ends, each of its episodes is reported once, and one of them is blamed only if it is
-certain to be the cause.
+Invariants: messages of the process are checked before they are used, and a message about an episode that it
+does not run changes nothing; when it ends, each of its episodes is reported once, and one of them is blamed
+only if it is certainly the cause.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from workers.children.process import Code, KeptProcess
 
 NO_DOOR = ("", "")
 GRACE_S = 5.0
-"""For an episode that was ended to close what it has opened."""
+"""For a cancelled episode to close its resources."""
 LOOK_S = 1.0
 MARGIN_S = 2.5
-"""Of patience with a process that says nothing: where it can, it says first who blocks it."""
+"""Extra patience with a silent process, which may first report the episode that blocks it."""
 
 FailureKind = Literal["environment", "agent", "process", "limit"]
 
@@ -42,18 +42,18 @@ class Ended(NamedTuple):
 
 
 class EpisodeListener(Protocol):
-    """Receives the events of the episodes in a process."""
+    """Receives the events of a process's episodes."""
 
     def on_ask(self, child: "AgentChild", number: int, question: int, asked: dict[str, Any]) -> None:
-        """The episode asks its policy."""
+        """An episode asks its policy."""
         ...
 
     def on_ended(self, number: int, ended: Ended) -> None:
-        """The episode has come to its end."""
+        """An episode has ended."""
         ...
 
     def on_failed(self, number: int, kind: FailureKind, reason: str) -> None:
-        """The episode has come to nothing."""
+        """An episode has failed."""
         ...
 
 
@@ -65,17 +65,17 @@ class AgentChild(KeptProcess):
         on_gone: Callable[["AgentChild"], None], on_obeyed: Callable[["AgentChild"], None],
         is_alone: bool = False,
     ) -> None:  # fmt: skip
-        """`most_blocked_s`: for which an episode may keep all others from running.
+        """`most_blocked_s`: longest time for which an episode may block all others.
 
-        `on_obeyed`: an episode that was ended is gone. `is_alone`: it has one episode.
+        `on_obeyed`: called when a cancelled episode has ended. `is_alone`: the process has only one episode.
         """
         super().__init__(code, setup=setup, max_bytes=MAX_WORD_BYTES)
         self.is_alone = is_alone
-        """Whether it has one episode, and ends with it."""
+        """Whether the process has only one episode, and ends with it."""
         self.asks_at_door = False
-        """Whether its agent has no other way to its policy; known when it is ready."""
+        """Whether its agent can reach its policy only at the door; known when it is ready."""
         self.episodes: set[int] = set()
-        """Those that are begun, and not at an end."""
+        """Episodes that have begun and not ended."""
         self._ending: dict[int, asyncio.TimerHandle] = {}
         self._most_blocked_s = most_blocked_s
         self._listener, self._on_gone, self._on_obeyed = listener, on_gone, on_obeyed
@@ -86,39 +86,39 @@ class AgentChild(KeptProcess):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes episodes."""
+        """Whether the process takes episodes."""
         return self.is_open and self.has_started
 
     @property
     def is_idle(self) -> bool:
-        """Whether no episode runs here, and none still does what it does at its end."""
+        """Whether no episode runs here, or still cleans up after its end."""
         return not self.episodes and not self._ending
 
     def begin(
         self, number: int, seed: int, row: bytes, door: tuple[str, str] = NO_DOOR, state: bytes = b""
     ) -> None:
-        """Run an episode of the row. `door`: its url and the key. `state`: b"": from its start."""
+        """Begin an episode. `door`: its url and key. `state`: saved state to go on from, b"" to start."""
         self.episodes.add(number)
         self._write(packet(pipe.BEGIN, number, seed, row, *door, state))
 
     def count(self, number: int, place: int = -1, *, limit: str = "", id: str = "") -> None:
-        """What came of a request at the door: a limit that is reached, or an answer.
+        """Report the result of a request at the door: an answer, or a limit that was reached.
 
-        `place`: of the turn in the order of asking; -1: none, or it is not trained. `id`: of the answer.
+        `place`: of the turn in the order of asking; -1: none, or not trained. `id`: of the answer.
         """
         if number in self.episodes:
             self._write(packet(pipe.COUNTED, number, place, limit, id))
 
     def answer(self, number: int, question: int, answer: dict[str, Any]) -> None:
-        """What the policy has said."""
+        """Send the policy's answer."""
         self._write(packet(pipe.ANSWER, number, question, json.dumps(answer).encode()))
 
     def refuse(self, number: int, question: int, limit: str, reason: str) -> None:
-        """The policy does not answer: a limit is reached, or without one the request is no good."""
+        """Report that the policy does not answer: a limit is reached, or, if "", the request is invalid."""
         self._write(packet(pipe.REFUSE, number, question, limit, reason))
 
     def cancel(self, number: int) -> None:
-        """End an episode; nothing is said of it any more. The process is killed if it does not obey."""
+        """Cancel an episode, and ignore its further messages. The process is killed if it does not obey."""
         if number in self.episodes:
             self.episodes.discard(number)
             loop = asyncio.get_running_loop()
@@ -202,13 +202,13 @@ class AgentChild(KeptProcess):
         self._look_timer = loop.call_at(self._look_at, self._look)
 
     def _look(self) -> None:
-        """Find a process that is too busy to say who keeps it so."""
+        """End a process that is too busy to report which episode blocks it."""
         if not self.is_open:  # its end has a limit of its own
             return
         now = asyncio.get_running_loop().time()
         late_s = now - self._look_at
         if late_s > LOOK_S:
-            self._alive_at += late_s  # we stood still ourselves: what it has said waits to be read
+            self._alive_at += late_s  # this process stood still itself: the child's messages wait to be read
         silent_s = now - self._alive_at
         if silent_s > self._most_blocked_s + MARGIN_S:
             if len(self.episodes) == 1:
@@ -242,7 +242,7 @@ class AgentChild(KeptProcess):
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Raises: GarbageError if it is no JSON object."""
+    """The JSON object in a text. Raises: GarbageError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -257,7 +257,7 @@ def _are_ids(value: Any) -> bool:
 
 
 def _ended(told: dict[str, Any]) -> Ended:
-    """Raises: GarbageError."""
+    """The checked result of an episode. Raises: GarbageError."""
     try:
         reward = told["reward"]
         rewards = tuple((int(turn), finite(value, "a turn")) for turn, value in told["turn_rewards"])
@@ -275,7 +275,7 @@ def _ended(told: dict[str, Any]) -> Ended:
 
 
 def _earned(told: dict[str, Any]) -> Earned:
-    """Raises: GarbageError."""
+    """Whether the reward is of the end or of turns. Raises: GarbageError."""
     match told.get("earned"):
         case "end":
             return "end"

@@ -1,10 +1,10 @@
-"""The conversations of an episode: which one a request goes on with, or that it begins another.
+"""The conversations of an episode: finds the one that a request continues, or begins another.
 
-Invariants: a request goes on with the longest conversation that it repeats whole, if that is not being
-answered; any other begins a trajectory of its own, whose given tokens are those of the turns that it has in
-common with one that is there, and what is rendered of the rest; a refusal changes nothing. With
-`agent.history: template`, a request goes on only where the template writes all before it as it was, and what
-begins a trajectory is rendered whole.
+Invariants: a request continues the longest conversation that it repeats completely, unless that one awaits an
+answer; any other request begins a trajectory, whose given tokens are those of the turns that it shares with
+an existing conversation, and the rendered rest; a refusal changes nothing. With `agent.history: template`, a
+request continues a conversation only if the template writes all of its past as before, and a new trajectory
+is rendered completely.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,18 +19,18 @@ from workers.agent.transcript import Talk, Transcript
 
 
 class TooManyConversations(ValueError):
-    """A request that would need another conversation than the episode may have."""
+    """A request that would exceed `agent.max_trajectories`."""
 
 
 class Placed(NamedTuple):
-    """Where a request belongs."""
+    """The place of a request: a conversation, and the tokens given after it."""
 
-    transcript: Transcript | None  # None: it begins one
+    transcript: Transcript | None  # None: the request begins one
     given: list[int]
 
     @property
     def length(self) -> int:
-        """Tokens of the trajectory with what is given."""
+        """Tokens of the trajectory, including the given ones."""
         return len(self.given) + (len(self.transcript.tokens) if self.transcript else 0)
 
 
@@ -41,10 +41,10 @@ class Conversations:
         self, renderer: Renderer | None, *, first: int, step: int, attempt: int, most: int,
         history: str = "keep",
     ) -> None:  # fmt: skip
-        """Their numbers are `first`, `first + step` and so on.
+        """Conversations numbered `first`, `first + step` and so on.
 
-        `renderer`: None where the tokenizer has no chat template, so that there are no messages. `attempt`:
-        before the first of each. `most`, `history`: as `agent.max_trajectories`, `agent.history`.
+        `renderer`: None if the tokenizer has no chat template, so that requests have no messages. `attempt`:
+        before the first of each. `most`, `history`: `agent.max_trajectories`, `agent.history`.
         """
         self._keeps_history = history != "template"
         self._renderer = renderer
@@ -53,29 +53,29 @@ class Conversations:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being answered."""
+        """Whether no conversation awaits an answer."""
         return not any(one.is_open for one in self._all)
 
     @property
     def fields(self) -> list[dict[str, Any]]:
-        """All of it, as JSON has it."""
+        """All conversations in JSON types."""
         return [one.fields for one in self._all]
 
     def restore(self, fields: Sequence[Mapping[str, Any]]) -> None:
-        """Be what `fields` was then."""
+        """Restore conversations from `fields`."""
         self._all = [Transcript.restored(one) for one in fields]
 
     def told(self) -> list[tuple[int, int, int, bool]]:
-        """What the controller knows of each: asks, tokens, the newest attempt, whether it is trained."""
+        """Per conversation what the controller knows: asks, tokens, newest attempt, whether it is trained."""
         return [(one.asks, len(one.tokens), one.attempt, one.is_trained) for one in self._all]
 
     def find(self, member: int) -> Transcript | None:
-        """The one of this number."""
+        """The conversation of a trajectory number; None if there is none."""
         place, rest = divmod(member - self._first, self._step)
         return self._all[place] if not rest and 0 <= place < len(self._all) else None
 
     def begin(self, *, is_trained: bool) -> Transcript:
-        """Another one."""
+        """Begin another conversation."""
         member = self._first + len(self._all) * self._step
         self._all.append(Transcript(member, self._attempt, is_trained))
         return self._all[-1]
@@ -83,10 +83,9 @@ class Conversations:
     def place(
         self, messages: Messages, tools: Any, *, is_trained: bool, renderer: Renderer | None = None
     ) -> Placed:
-        """Where these checked messages belong.
+        """The place of these checked messages.
 
-        `renderer`: by which, if not by the one of all others. Raises: ValueError; whatever the renderer
-        raises.
+        `renderer`: in place of the usual one. Raises: ValueError; whatever the renderer raises.
         """
         if (renderer := renderer or self._renderer) is None:
             raise ValueError(
@@ -115,9 +114,10 @@ class Conversations:
         return Placed(None, renderer.render(messages, tools))
 
     def _going_on(self, renderer: Renderer, past: Past, messages: Messages, tools: Any) -> list[int] | None:
-        """What stands behind the past, with which these messages begin.
+        """The tokens after the past, with which these messages begin.
 
-        None if the template writes the past otherwise, and that counts. Raises: whatever the template raises.
+        None if the template writes the past differently and `agent.history: template`. Raises: whatever the
+        template raises.
         """
         try:
             new = messages[len(past.messages) :]
@@ -132,7 +132,7 @@ class Conversations:
         return given if renderer.text([*past.prompt, *past.sampled, *given]) == renderer.text(whole) else None
 
     def place_tokens(self, whole: Sequence[int], *, is_trained: bool) -> Placed:
-        """Where a request of token ids belongs: all that the policy is to continue. Raises: ValueError."""
+        """The place of a request of token ids, which are the policy's whole context. Raises: ValueError."""
         if not whole:
             raise ValueError("The request has no tokens; expected at least one that the policy can answer.")
         able = [
@@ -148,7 +148,7 @@ class Conversations:
     def cause(
         self, messages: Messages | None, whole: Sequence[int], tools: Any, *, is_trained: bool
     ) -> ForkCause:
-        """Why checked messages, or a whole of token ids where they are None, have begun another one."""
+        """Why a request of checked messages, or of token ids if None, began another conversation."""
         held = [one for one in self._all if one.is_trained == is_trained]
         if messages is None:
             return cause_of_tokens(held, whole)
@@ -158,7 +158,7 @@ class Conversations:
         return [one for one in self._all if not one.is_open and one.is_trained == is_trained]
 
     def _check_room(self, why: Callable[[Transcript], str]) -> None:
-        """Raises: TooManyConversations if there may be no other one."""
+        """Raises: TooManyConversations if no further conversation is allowed."""
         if len(self._all) < self._most:
             return
         if self._most > 1:
@@ -176,7 +176,7 @@ def _past(tokens: Sequence[int], sampled: int, messages: Messages) -> Past:
 
 
 def _why(one: Transcript, *, is_trained: bool) -> str:
-    """Why nothing can go on from the one conversation that there is; "" if something could."""
+    """Why no request can continue the only conversation; "" if one could."""
     if one.is_open:
         return "Two requests at once in one episode: await the first answer before asking again."
     if one.is_trained != is_trained:
@@ -187,7 +187,7 @@ def _why(one: Transcript, *, is_trained: bool) -> str:
 
 
 def _why_messages(one: Transcript, talk: Talk, tools: Any, *, is_trained: bool) -> str:
-    """Why messages do not go on from the one conversation that there is."""
+    """Why messages do not continue the only conversation."""
     if why := _why(one, is_trained=is_trained):
         return why
     same = one.shared(talk)

@@ -1,4 +1,4 @@
-"""One episode as the worker sees it: its conversations, its limits, and what has to be answered.
+"""One episode as the worker sees it: its conversations, its limits, and its open questions.
 
 Invariants: no I/O; requests of the user's process are checked here before anything is sent for them; a limit
 is reported before a token is sampled beyond it.
@@ -25,21 +25,21 @@ from workers.agent.rendering.renderer import Renderer, message_of
 from workers.agent.saved_state import pack, unpack
 
 EpisodeKey = tuple[int, int, int]
-"""(group, episode, trial), as messages name it."""
+"""(group, episode, trial), as in messages."""
 Asked = tuple[Ask, tuple[bytes, ...]]
-"""What is to be asked of the controller, and its frames."""
+"""A question to the controller, and its frames."""
 
 
 class SlowRequest(Exception):
-    """A request whose text takes long to encode, so that nothing has come of it yet.
+    """A request whose text takes long to encode, and which is therefore not placed yet.
 
-    The episode is to hear of nothing else before `open` was called.
+    Nothing else may be done with the episode before `open` was called.
     """
 
     def __init__(self, place: Callable[[Renderer | None], Placed], open: Callable[[Placed], Asked]) -> None:
         """`place`: for a thread, with a renderer that may take long; it raises ValueError.
 
-        `open`: for the loop, with what `place` gave; it raises as `HostedEpisode.ask`.
+        `open`: for the event loop, with the result of `place`; it raises as `HostedEpisode.ask`.
         """
         super().__init__("The text of the request takes long to encode.")
         self.place, self.open = place, open
@@ -52,16 +52,16 @@ class EpisodeBudget:
     turns: int
     turn_tokens: int
     tokens: int  # of a trajectory, given and sampled
-    tokens_limit: str  # what the policy is told that this is: `tokens`, or the `context`
+    tokens_limit: str  # name of that limit for the policy: `tokens` or `context`
     vocabulary: int | None
     trajectories: int = 64
     state_mb: int = MAX_STATE_MB
     history: str = "keep"
-    sampled: int = 0  # of all its trajectories; 0: as many as they hold
+    sampled: int = 0  # of all its trajectories; 0: no limit
 
     @classmethod
     def of(cls, settings: WorkerSettings, vocabulary: int | None) -> "EpisodeBudget":
-        """Those of the configuration."""
+        """The limits in the configuration."""
         agent, rollout = settings.agent, settings.rollout
         context = rollout.max_prompt_tokens + rollout.max_response_tokens
         return cls(
@@ -79,15 +79,15 @@ class EpisodeBudget:
 
 @dataclass(slots=True)
 class _Open:
-    """The request that is being sampled."""
+    """A request that is being sampled."""
 
-    question: Any  # whose it is, and which
+    question: Any  # its caller and number
     messages: list[dict[str, Any]] | None  # None: it was token ids
     tools: Any
-    reads_calls: bool  # in what the policy says
-    most: int  # tokens that it may have
-    limit: str  # that allows no more, as an ending; "": none, the agent wants no more
-    place: int  # of its turn among all that were asked for; -1: it is not trained
+    reads_calls: bool  # whether tool calls are read from the answer
+    most: int  # tokens that the answer may have
+    limit: str  # that bounds it, as an ending; "": the agent's own max_tokens
+    place: int  # of its turn in the order of asking; -1: not trained
 
 
 class HostedEpisode:
@@ -97,14 +97,14 @@ class HostedEpisode:
         self, begin: Begin, row: bytes, packed: bytes = b"", *, limits: EpisodeBudget,
         renderer: Renderer | None,
     ) -> None:  # fmt: skip
-        """`packed`: as it was saved, to go on from there.
+        """`packed`: the saved state to go on from.
 
-        Raises: ValueError if that is something else, or the row's `chat_template_kwargs` cannot be obeyed.
+        Raises: ValueError if it does not fit, or the row's `chat_template_kwargs` cannot be obeyed.
         """
         self.key: EpisodeKey = (begin.group, begin.episode, begin.trial)
         self.row, self.seed = row, begin.seed
         self.cut_by = ""
-        """The limit at which the last turn was cut, as an ending: `length` is `agent.max_turn_tokens`."""
+        """The limit that cut the last turn, as an ending: `length` is `agent.max_turn_tokens`."""
         self._template_kwargs = json.loads(row).get("chat_template_kwargs") or {}
         self._limits, self._renderer = limits, renderer = limits, self._of_row(renderer)
         self._conversations = Conversations(
@@ -113,11 +113,11 @@ class HostedEpisode:
         )  # fmt: skip
         self._history = CheckedHistory()
         self._asked = self._sampled = 0
-        self._turns: list[tuple[int, int]] = []  # that were asked for and are trained: trajectory, number
+        self._turns: list[tuple[int, int]] = []  # trained turns in the order of asking: trajectory, number
         self._answered: set[int] = set()  # places of those that were answered
         self._open: dict[int, _Open] = {}  # by trajectory
         self.state = b""
-        """What its function goes on from; empty: it begins."""
+        """The state that the function goes on from; empty at the start."""
         if begin.restored:
             self._restore(begin, packed)
 
@@ -141,7 +141,7 @@ class HostedEpisode:
             )
 
     def _packed(self, state: bytes) -> bytes:
-        """All that it needs to go on before the next request. Raises: ValueError if that is too much."""
+        """The state from which the episode can go on before the next request. Raises: ValueError."""
         fields = {
             "conversations": self._conversations.fields, "asked": self._asked, "sampled": self._sampled,
             "cut_by": self.cut_by, "turns": self._turns,
@@ -152,9 +152,10 @@ class HostedEpisode:
         return packed
 
     def ask(self, number: Any, question: Mapping[str, Any]) -> Asked:
-        """What is to be asked of the controller, and its frames; `number` comes back with the answer.
+        """The question to the controller, and its frames; `number` comes back with the answer.
 
-        Raises: BudgetExceeded, or ValueError in words; SlowRequest if its renderer takes only short texts.
+        Raises: BudgetExceeded; ValueError with a message for the user; SlowRequest if the text is too long
+        for the event loop's renderer.
         """
         messages = self._checked(question)
         place = partial(self._place, question, messages)
@@ -168,7 +169,7 @@ class HostedEpisode:
     def _opened(
         self, number: Any, question: Mapping[str, Any], messages: list[dict[str, Any]] | None, placed: Placed
     ) -> Asked:
-        """Raises: BudgetExceeded, or ValueError in words."""
+        """Open the placed request. Raises: BudgetExceeded; ValueError with a message for the user."""
         max_new_tokens, limit = self._budget(placed.length, question.get("max_tokens"))
         self._check_vocabulary(placed.given)
         is_trained = not question.get("is_untrained")
@@ -196,8 +197,8 @@ class HostedEpisode:
     def take(self, turn: Turn, tokens: bytes) -> tuple[Any, dict[str, Any]] | None:
         """The question that the turn answers, and the answer; None if it answers none.
 
-        The answer's `place` is that of its turn in the order of asking; -1: it is not trained.
-        Raises: ValueError if the user's own code could not read it.
+        The answer's `place` is that of its turn in the order of asking; -1: it is not trained. Raises:
+        ValueError if the user's renderer could not read it.
         """
         transcript = self._conversations.find(turn.member)
         opened = self._open.get(turn.member)
@@ -223,33 +224,33 @@ class HostedEpisode:
 
     @property
     def turns(self) -> int:
-        """Answers of the policy so far that are trained."""
+        """Trained turns that were answered."""
         return len(self._answered)
 
     def talk(self) -> bytes:
-        """What was said in its first conversation, messages as JSON; empty where it was held in tokens."""
+        """The messages of its first conversation, as JSON; empty if it was held in tokens."""
         first = min((self._turns[place][0] for place in self._answered), default=None)
         transcript = None if first is None else self._conversations.find(first)
         if transcript is None or not transcript.talk:
             return b""
         said = json.dumps([spoken(message) for message in transcript.talk], ensure_ascii=False)
-        return said.encode(errors="replace")  # the policy may have written half of a character
+        return said.encode(errors="replace")  # the policy may have written half a character
 
     def turn_at(self, place: int) -> tuple[int, int]:
-        """Trajectory and number of the turn that was asked for at this place. Raises: IndexError."""
+        """Trajectory and number of the turn at this place in the order of asking. Raises: IndexError."""
         return self._turns[place]
 
     def has_answered(self, place: int) -> bool:
-        """Whether the turn that was asked for at this place has its answer."""
+        """Whether the turn at this place in the order of asking was answered."""
         return place in self._answered
 
     def _of_row(self, renderer: Renderer | None) -> Renderer | None:
-        """By which messages of this row are rendered. Raises: ValueError in words."""
+        """The renderer with this row's `chat_template_kwargs`. Raises: ValueError if it has no template."""
         kwargs = self._template_kwargs
         return renderer.with_template_kwargs(kwargs) if renderer is not None and kwargs else renderer
 
     def _checked(self, question: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """The messages of a request, if it is no token ids. Raises: ValueError in words."""
+        """The messages of a request; None if it has token ids. Raises: ValueError if they are invalid."""
         if "chat" not in question:
             return None
         try:
@@ -262,7 +263,7 @@ class HostedEpisode:
     def _place(
         self, question: Mapping[str, Any], messages: list[dict[str, Any]] | None, renderer: Renderer | None
     ) -> Placed:
-        """Where the request belongs; nothing is changed. Raises: ValueError in words; LongText."""
+        """The place of the request; changes nothing. Raises: ValueError for the user; LongText."""
         is_trained = not question.get("is_untrained")
         if messages is None:
             return self._conversations.place_tokens(question.get("tokens") or (), is_trained=is_trained)
@@ -277,7 +278,7 @@ class HostedEpisode:
     def _cause(
         self, placed: Placed, messages: list[dict[str, Any]] | None, question: Mapping[str, Any]
     ) -> ForkCause:
-        """Why a request begins another conversation; "" if it begins none."""
+        """Why a request begins another conversation; "" if it does not."""
         if placed.transcript is not None:
             return ""
         return self._conversations.cause(
@@ -285,9 +286,9 @@ class HostedEpisode:
         )
 
     def _budget(self, held: int, wanted: int | None) -> tuple[int, str]:
-        """Tokens that the next turn may have, behind so many, and the limit at which it is cut then.
+        """The tokens that the next turn may have after `held` tokens, and the limit that bounds them.
 
-        That is "" where the agent wants no more. Raises: BudgetExceeded.
+        The limit is "" if it is the agent's own max_tokens. Raises: BudgetExceeded.
         """
         limits = self._limits
         if self._asked >= limits.turns:
@@ -307,7 +308,7 @@ class HostedEpisode:
         return most[limit], limit
 
     def _left(self) -> int:
-        """Tokens that the policy may still sample, beside what is being sampled. Raises: BudgetExceeded."""
+        """Tokens that the policy may still sample, besides open requests. Raises: BudgetExceeded."""
         allowed = self._limits.sampled
         promised = sum(opened.most for opened in self._open.values())
         if (left := allowed - self._sampled - promised) < 1:

@@ -1,7 +1,7 @@
-"""Why a request begins another conversation of its episode: told by what was said before.
+"""Why a request begins another conversation of its episode, found by comparing it with earlier ones.
 
-Invariants: pure; only conversations of the same kind, trained or not, are looked at; what cannot be told from
-a conversation of its own is one.
+Invariants: pure; only conversations of the same kind, trained or not, are compared; a request without a
+recognizable cause counts as a separate conversation (`branched`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ OPENING = ("system", "developer")
 
 
 def cause_of(held: Sequence[Transcript], talk: Talk, tools: Any) -> ForkCause:
-    """Why these messages, as `normal` makes them, go on from none of the conversations.
+    """Why these normalized messages continue none of the conversations.
 
-    `template`: they are one of them and more, and yet its tokens are not their beginning. `compacted`: fewer
-    turns, as something stands in the place of earlier ones, or they are left out. `edited`: something else
-    was changed, tools among it. `branched`: nothing was; another answer is asked for, or it is a sub-agent.
+    `template`: they continue one, but the template writes its past differently. `compacted`: they have fewer
+    turns, because earlier ones were replaced or left out. `edited`: something else was changed, tools
+    included. `branched`: nothing was; another answer is wanted, or it is a sub-agent.
     """
     if any(not one.is_open and one.goes_on_as(talk, tools) for one in held):
         return "template"
@@ -40,7 +40,7 @@ def cause_of(held: Sequence[Transcript], talk: Talk, tools: Any) -> ForkCause:
 
 
 def cause_of_tokens(held: Sequence[Transcript], whole: Sequence[int]) -> ForkCause:
-    """The same of a request of token ids: `edited` if it changes what follows the first of them."""
+    """The cause for token ids: `edited` if tokens after those that were given first are changed."""
     for one in held:
         pairs = zip(one.tokens, whole, strict=False)
         same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)

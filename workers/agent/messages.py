@@ -1,6 +1,6 @@
-"""Chat messages as agents write them: what is refused, and when two of them are the same.
+"""Chat messages as agents write them: checks them, and compares them.
 
-Invariants: pure; a message that passes `check_messages` holds text only; two messages that differ only in
+Invariants: pure; a message that passes `check_messages` contains text only; two messages that differ only in
 what SDKs add or leave out (nulls, key order of arguments) are equal after `normal`.
 """
 
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 ROLES = ("system", "developer", "user", "assistant", "tool")
 KEPT = ("role", "name", "content", "reasoning_content", "tool_call_id")
 MAX_CHARS = 16 << 20  # of all messages together
-MAX_TAKEN = 4  # requests of an episode whose messages are known again: as many conversations grow at once
+MAX_TAKEN = 4  # remembered requests per episode, for as many conversations that grow at once
 MAX_ARGUMENT_DEPTH = 64  # levels of JSON in the arguments of a tool call
 
 
 class _Checked(NamedTuple):
-    """Messages of a request that was taken."""
+    """Checked messages of an earlier request."""
 
-    told: list[Any]  # as they came
+    told: list[Any]  # as received
     messages: list[dict[str, Any]]
     calls: frozenset[str]  # ids of all tool calls in them
     chars: int
@@ -29,9 +29,9 @@ NOTHING = _Checked([], [], frozenset(), 0)
 
 
 class CheckedHistory:
-    """Checks the requests of one episode: of each only what is new behind one that was taken before.
+    """Checks the requests of one episode; of each only the messages that are new since an earlier one.
 
-    Whoever asks hands each list over: it is kept, and changed by nobody.
+    Callers must not change a list after passing it: it is kept.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class CheckedHistory:
         known = max(before, key=lambda one: len(one.told), default=NOTHING)
         found = _check(messages, known)
         if known is not NOTHING:
-            self._taken.remove(known)  # what repeats that one repeats this one in part
+            self._taken.remove(known)  # a request that repeats the new one also repeats the known one
         if isinstance(messages, list):
             self._taken.append(found)
         return found.messages
@@ -59,12 +59,12 @@ def check_messages(messages: object) -> list[dict[str, Any]]:
 
 
 def check_answer(message: Mapping[str, Any]) -> dict[str, Any]:
-    """What an endpoint has answered, as agents get it. Raises: ValueError, TypeError if it is no message."""
+    """The answer of an endpoint as agents get it. Raises: ValueError, TypeError if it is not a message."""
     return _check_message({**message, "role": "assistant"}, 0)
 
 
 def _check(messages: object, known: _Checked) -> _Checked:
-    """What messages are that begin with those that are known. Raises: ValueError in words."""
+    """Check messages that begin with known ones. Raises: ValueError with a message for the user."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise ValueError(f"`messages` is {messages!r:.80}; expected a list of at least one chat message.")
     first = len(known.messages)
@@ -99,9 +99,9 @@ def _check_message(message: object, place: int) -> dict[str, Any]:
 
 
 def text_of(content: object, place: int) -> str:
-    """The content of the message at this place: a string, or a list of text parts joined; "" of None.
+    """The content of the message at this place as text: a string, or joined text parts; "" for None.
 
-    Raises: ValueError in words if it is something else.
+    Raises: ValueError with a message for the user if it is anything else.
     """
     if content is None:
         return ""
@@ -117,12 +117,12 @@ def text_of(content: object, place: int) -> str:
 
 
 def whole_text(text: str) -> str:
-    """The same with other characters in the place of halves of one, which no tokenizer takes."""
+    """The text with replacements for half characters, which no tokenizer takes."""
     return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _text_part(part: object) -> str | None:
-    """The text of one part; None if it is none."""
+    """The text of one part; None if it is not text."""
     if isinstance(part, Mapping) and part.get("type") == "text":
         part = part.get("text")
     return part if isinstance(part, str) else None
@@ -147,9 +147,9 @@ def _check_call(call: object, place: int) -> dict[str, Any]:
 
 
 def _check_calls(messages: Sequence[Mapping[str, Any]], first: int, before: frozenset[str]) -> frozenset[str]:
-    """Every answer of a tool needs the call that it answers; the ids of all calls. Raises: ValueError.
+    """Check that every tool answer has its call; returns the ids of all calls. Raises: ValueError.
 
-    `before`: the ids of the calls in the `first` messages, which stand before these.
+    `before`: the ids of the calls in the `first` messages, which precede these.
     """
     open_calls = set(before)
     for place, message in enumerate(messages, first):
@@ -177,7 +177,7 @@ def texts_of(value: object) -> list[str]:
 
 
 def replaced(value: Any, change: Mapping[str, str]) -> Any:
-    """The same with parts of its strings replaced; `change` maps what is found to what stands for it."""
+    """The value with parts of its strings replaced; `change` maps each part to its replacement."""
     if isinstance(value, str):
         for found, other in change.items():
             value = value.replace(found, other)
@@ -190,7 +190,7 @@ def replaced(value: Any, change: Mapping[str, str]) -> Any:
 
 
 def normal(message: Mapping[str, Any]) -> dict[str, Any]:
-    """What counts of a checked message when histories are compared."""
+    """The fields of a checked message that count when histories are compared."""
     kept = {key: message[key] for key in KEPT if message.get(key)}
     calls = [
         (call["id"], call["function"]["name"], read_arguments(call["function"]["arguments"]))
@@ -200,7 +200,7 @@ def normal(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spoken(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A normal message as OpenAI's API has it."""
+    """A normalized message in the format of OpenAI's API."""
     calls = [
         {
             "id": id, "type": "function",
@@ -212,9 +212,9 @@ def spoken(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_same(held: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
-    """Whether a normal message is the one that was held before.
+    """Whether a normalized message equals one that was held before.
 
-    Most clients give an answer back without its reasoning, which they do not know.
+    Most clients return an answer without its reasoning, which they do not know.
     """
     if "reasoning_content" not in told:
         held = {key: value for key, value in held.items() if key != "reasoning_content"}
@@ -222,7 +222,7 @@ def is_same(held: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
 
 
 def read_arguments(text: str) -> Any:
-    """As JSON, or the text if it is none, or nested so deep that a policy has only repeated a bracket."""
+    """The arguments read as JSON; the text itself if it is not JSON, or nested too deep."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""What an agent worker and the processes of its episodes say to each other, in packets of workers/children.
+"""The messages between an agent worker and its episode processes, as packets of workers/children.
 
-Questions and answers are JSON in bytes: a packet shortens long texts, and never bytes.
+Questions and answers are JSON in bytes: packets shorten long texts, but never bytes.
 """
 
 MAX_WORD_BYTES = 40 << 20  # a request, and a state of 16 MB

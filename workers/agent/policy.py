@@ -1,7 +1,7 @@
-"""The policy as an agent's code sees it: something to talk to, and a place for rewards.
+"""The policy as an agent's code sees it: answers questions, and takes rewards, metrics and logs.
 
-Invariants: this module runs in the process of the user's code and knows neither tokens' texts nor the wire: a
-`PolicyLine` brings every question to the worker; what the code hands over is checked before it is believed.
+Invariants: this module runs in the process of the user's code and knows neither the tokenizer nor the wire: a
+`PolicyLine` brings every question to the worker; values from the user's code are checked before use.
 """
 
 import copy
@@ -19,25 +19,25 @@ from protocol.rewards.scalars import plain_number
 from workers.agent.saved_state import pack, unpack
 
 MAX_METRICS = 64
-MAX_LOG_CHARS = 16_000  # of what an episode says of itself
+MAX_LOG_CHARS = 16_000  # of what an episode logs
 CUT = "... (more than an episode may say)"
 MOST = 2**31 - 1
-"""Of what the worker takes for a token id, or for a number of tokens."""
-MAX_STATE_MB = 4  # where nobody says otherwise
+"""Largest token id, or number of tokens, that the worker accepts."""
+MAX_STATE_MB = 4  # by default
 MODEL = "policy"
 """The name of the one model that clients find at the door."""
 UNTRAINED = "/untrained/v1"
-"""Where clients at the door ask for what is not trained."""
+"""Path of the door for requests that are not trained."""
 KEYED = "/e"
-"""Below it, the path of a request at the door holds the key."""
+"""Prefix of paths at the door that contain the key."""
 
 
 class EnvironmentFailed(Exception):
-    """To be raised by an agent: the environment is to blame, and not the policy. The episode begins again."""
+    """Raised by an agent if the environment, not the policy, is to blame. The episode begins again."""
 
 
 class BudgetExceeded(Exception):
-    """A limit of the episode is reached: the policy answers no more. What was earned until then counts."""
+    """A limit of the episode is reached: the policy answers no more. Rewards until then count."""
 
     def __init__(self, limit: str, words: str = "") -> None:
         super().__init__(words or f"The episode has reached its limit of {limit}.")
@@ -58,29 +58,29 @@ class TurnOfTokens:
 
 
 class DoorAddress(NamedTuple):
-    """Where clients of OpenAI's chat completions find the policy of one episode."""
+    """The address at which clients of OpenAI's chat completions find the policy of one episode."""
 
     base_url: str
     api_key: str
     request_kwargs: Mapping[str, Any] = MappingProxyType({})
-    """Fields of a request that say how the run samples."""
+    """Request fields that describe the run's sampling."""
     is_elsewhere: bool = False
-    """Whether it is an endpoint of somebody else, which names its answers as it likes."""
+    """Whether it is a foreign endpoint, with its own answer ids."""
 
     @property
     def with_key(self) -> str:
-        """For clients that send no key: paths of chat completions go behind it, with or without `/v1`."""
+        """A URL for clients that send no key: chat completion paths are added, with or without `/v1`."""
         root = self.base_url.removesuffix("/v1")
         return root if self.is_elsewhere else f"{root}{KEYED}/{self.api_key}"
 
     @property
     def untrained(self) -> "DoorAddress":
-        """The same for calls that are not trained."""
+        """The address for calls that are not trained."""
         return self._replace(base_url=self.base_url.removesuffix("/v1") + UNTRAINED)
 
     @property
     def environment(self) -> dict[str, str]:
-        """As OpenAI's clients look for it; a proxy is not to be asked for what is on this machine."""
+        """Environment variables for OpenAI's clients; requests on this machine use no proxy."""
         direct = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1"]))
         return {
             "OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.api_key, "OPENAI_MODEL": MODEL,
@@ -89,10 +89,10 @@ class DoorAddress(NamedTuple):
 
 
 class PolicyLine(Protocol):
-    """Questions to the worker."""
+    """Sends questions to the worker."""
 
     def read_all(self) -> None:
-        """Hear what the worker has said by now, of turns that were asked for at the door among it."""
+        """Read all messages of the worker so far, among them turns that were asked for at the door."""
         ...
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,29 +102,29 @@ class PolicyLine(Protocol):
 
 @dataclass(slots=True)
 class Notes:
-    """What an episode has said of itself."""
+    """Everything that is noted about an episode."""
 
     rewards: dict[int, float] = field(default_factory=dict)
-    """Of turns, by their place in the episode from 0."""
+    """Rewards of turns, by their place in the episode from 0."""
     metrics: dict[str, float] = field(default_factory=dict)
     answered: list[int] = field(default_factory=list)
-    """Places of the turns in the order of asking, of those that were answered; the newest answer's last."""
+    """Places of answered turns in the order of asking; that of the newest answer comes last."""
     limit: str = ""  # the first limit that was reached
-    limit_words: str = ""  # what was said of it, if that was said to the function
-    is_limit_of_door: bool = False  # a client of the door was told of it, and raises what it likes
+    limit_words: str = ""  # its message, if the function got it
+    is_limit_of_door: bool = False  # a client of the door was told of it, and may raise any error
     log: str = ""
-    """What it said of itself, a line each."""
-    state: bytes | None = None  # that the next request is to take along
+    """The episode's log, a line each."""
+    state: bytes | None = None  # for the next request to save
     completions: dict[str, int] = field(default_factory=dict)
-    """The place of each answer of the door by its id; -1: it is not trained."""
+    """The place of each answer of the door by its id; -1: not trained."""
 
     @property
     def turns(self) -> int:
-        """How many were answered."""
+        """The number of answered turns."""
         return len(self.answered)
 
     def count(self, place: int, limit: str = "", id: str = "") -> None:
-        """What came of a request: the place of its turn, -1 without one that is trained, or a limit."""
+        """Note the result of a request: the place of its turn (-1: not trained), or a limit."""
         if place >= 0 and place not in self.answered:
             self.answered.append(place)
         if id:
@@ -133,7 +133,7 @@ class Notes:
             self.limit, self.is_limit_of_door = self.limit or limit, True
 
     def take_state(self) -> bytes | None:
-        """What the next request takes along, with all that is noted; None if there is nothing to save."""
+        """The state for the next request, with all notes; None if there is nothing to save."""
         state, self.state = self.state, None
         if state is None:
             return None
@@ -145,17 +145,17 @@ class Notes:
         return pack(fields, state)
 
     def restore(self, packed: bytes) -> bytes:
-        """Note again what was noted then; returns the state."""
+        """Restore notes; returns the state."""
         fields, state = unpack(packed)
         self.rewards = dict(fields.pop("rewards"))
-        self.answered = [*range(fields.pop("turns", 0))]  # as older states have it
+        self.answered = [*range(fields.pop("turns", 0))]  # in older states
         for name, value in fields.items():
             setattr(self, name, value)
         return state
 
 
 class PolicyCalls:
-    """What can be asked of a policy within one episode."""
+    """The methods by which a policy is asked within one episode."""
 
     def __init__(
         self, line: PolicyLine, notes: Notes, door: DoorAddress | None, *, is_trained: bool = True
@@ -166,7 +166,7 @@ class PolicyCalls:
 
     @property
     def base_url(self) -> str:
-        """For any client of OpenAI's chat completions. Raises: ValueError if there is no door."""
+        """The URL for any client of OpenAI's chat completions. Raises: ValueError if there is no door."""
         return self._address.base_url
 
     @property
@@ -176,17 +176,17 @@ class PolicyCalls:
 
     @property
     def url_with_key(self) -> str:
-        """For clients that send no key: `/chat/completions` goes behind it. Raises: as `base_url`."""
+        """A URL for clients that send no key: `/chat/completions` is added. Raises: as `base_url`."""
         return self._address.with_key
 
     @property
     def request_kwargs(self) -> dict[str, Any]:
-        """How the run samples, as fields of a request at the door. Raises: as `base_url`."""
+        """The run's sampling, as fields of a request at the door. Raises: as `base_url`."""
         return copy.deepcopy(dict(self._address.request_kwargs))
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as variables, for programs that look for them. Raises: ValueError if there is no door."""
+        """URL and key as environment variables, for programs. Raises: ValueError if there is no door."""
         return self._address.environment
 
     @property
@@ -211,7 +211,7 @@ class PolicyCalls:
         return answer["message"]
 
     async def generate(self, token_ids: Sequence[int], max_tokens: int | None = None) -> TurnOfTokens:
-        """What the policy samples behind these tokens, which are the whole context.
+        """Sample from the policy after these tokens, which are the whole context.
 
         Raises: BudgetExceeded if a limit is reached; ValueError if there are no tokens.
         """
@@ -250,19 +250,17 @@ class AgentPolicy(PolicyCalls):
         super().__init__(line, notes or Notes(), door)
         self._max_state_mb = max_state_mb
         self.seed = seed
-        """One for all members of a group, so that they begin alike."""
+        """The same for all members of a group, so that their environments begin alike."""
         self.saved = saved
-        """What `save` was given last, if this episode goes on from there; None if it begins."""
+        """The argument of the last `save`, if this episode goes on from there; None if it begins."""
         self.untrained = PolicyCalls(line, self.notes, door and door.untrained, is_trained=False)
-        """The same policy for calls that are no part of the task, such as titles and summaries: nothing that
-        is sampled for them is trained."""
+        """The same policy for calls outside the task, such as titles and summaries, which are not trained."""
 
     def save(self, state: bytes) -> None:
-        """Keep this with the next `chat` or `generate`.
+        """Save this state with the next `chat` or `generate`.
 
-        If the process, the worker or the controller dies after that, the episode is run again with
-        `policy.saved` at hand, and that request is its first. Raises: ValueError if it is no bytes, or too
-        many.
+        If the process, the worker or the controller dies after that, the episode runs again with this state
+        in `policy.saved`, and that request is its first. Raises: ValueError if it is not bytes, or too large.
         """
         if not isinstance(state, bytes):
             raise ValueError(f"policy.save got {state!r:.80} of type {type(state).__name__}; expected bytes.")
@@ -271,11 +269,11 @@ class AgentPolicy(PolicyCalls):
         self.notes.state = state
 
     def reward(self, value: float, turn: int | str = -1) -> None:
-        """Add to the reward of a turn: the one that was answered last, or the one that `turn` names.
+        """Add to the reward of a turn: of the last answer, or of the turn that `turn` names.
 
-        `turn`: counted from 0 in the order in which turns were asked for; or below 0, back from the answer
-        that came last, which is -1; or the id of its answer, as the door gave it. Raises: ValueError if it is
-        no finite number, or no such turn has been answered.
+        `turn`: counted from 0 in the order of asking; or below 0, back from the newest answer, which is -1;
+        or the id of an answer, as the door gave it. Raises: ValueError if the value is not a finite number,
+        or no such turn was answered.
         """
         if self._door is not None:
             self._line.read_all()
@@ -292,15 +290,15 @@ class AgentPolicy(PolicyCalls):
 
     @property
     def reached_limit(self) -> str:
-        """The first limit that the episode has reached, as far as it was told; "" if none."""
+        """The first limit that the episode has reached, as far as this process knows; "" if none."""
         if self._door is not None:
             self._line.read_all()
         return self.notes.limit
 
     def _place_of(self, id: str) -> int:
-        """The turn of an answer of the door. Raises: ValueError."""
+        """The turn of an answer of the door, by its id. Raises: ValueError."""
         if self._door is not None and self._door.is_elsewhere:
-            return -1  # an endpoint's own id, of an answer that is not trained: only sums count
+            return -1  # a foreign endpoint's id, of an answer that is not trained: only sums count
         place = self.notes.completions.get(id)
         if place is None:
             raise ValueError(
@@ -312,7 +310,7 @@ class AgentPolicy(PolicyCalls):
         return place
 
     def metric(self, name: str, value: float) -> None:
-        """Note a number; metrics have its mean over episodes. Raises: ValueError if it is none."""
+        """Note a metric; its mean over episodes is reported. Raises: ValueError if it is not a number."""
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 80:
             raise ValueError(
                 f"policy.metric: the name is {name!r:.90}; expected 1 to 80 printable characters."
@@ -324,7 +322,7 @@ class AgentPolicy(PolicyCalls):
         self.notes.metrics[name] = finite(value, "policy.metric")
 
     def log(self, text: object) -> None:
-        """Say something to people: `launch.py story` has it with the episode. It is cut where it is long."""
+        """Add text to the episode's log, which `launch.py story` shows. Long logs are cut."""
         notes = self.notes
         if len(notes.log) < MAX_LOG_CHARS:
             notes.log += f"{plain(str(text))}\n"  # half a character could not be sent
@@ -333,7 +331,7 @@ class AgentPolicy(PolicyCalls):
 
 
 def too_large(size_bytes: int, max_mb: int) -> str:
-    """Why a state is refused."""
+    """The error message for a state that is too large."""
     return (
         f"The state of the episode has {size_bytes:,} bytes; agent.max_state_mb allows {max_mb} MB, of its "
         "conversations and what `save` gives. Save less, or raise it, to 16 at most."
@@ -341,7 +339,7 @@ def too_large(size_bytes: int, max_mb: int) -> str:
 
 
 def finite(value: object, what: str) -> float:
-    """The number. Raises: ValueError in words."""
+    """The value as a finite number. Raises: ValueError with a message for the user."""
     value = plain_number(value)
     if isinstance(value, bool | numbers.Real):
         try:

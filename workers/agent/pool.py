@@ -1,7 +1,7 @@
-"""The processes of an agent worker, and which episode runs in which.
+"""The processes of an agent worker, and the choice of a process for each episode.
 
-Invariants: as of every KeptPool; an episode that was in a process when it died runs alone in one the next
-time, so that an episode that kills its process is found.
+Invariants: those of KeptPool; an episode that was in a process when it died runs alone in a process the next
+time, to find the episode that kills processes.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from workers.children.pool import KeptPool, PooledCode
 from workers.children.process import Code, environment_of, half_mb
 
 BLOCKED_SHARE = 0.5
-"""Of `agent.turn_timeout_s`: the others of a process are not to be taken for silent because of one."""
+"""Share of `agent.turn_timeout_s`, so that other episodes of a process do not time out because of one."""
 
 
 class AgentPool(KeptPool[AgentChild]):
@@ -30,7 +30,7 @@ class AgentPool(KeptPool[AgentChild]):
         self, settings: AgentSettings, listener: EpisodeListener, import_paths: tuple[str, ...] = (),
         *, request_kwargs: Mapping[str, Any], is_elsewhere: bool = False,
     ) -> None:  # fmt: skip
-        """`request_kwargs`: as `DoorAddress`. `is_elsewhere`: what stands for the door is no door of ours."""
+        """`request_kwargs`: as in `DoorAddress`. `is_elsewhere`: the door is a foreign endpoint."""
         idle = ", and no episode said anything between"
         what = PooledCode("workers.agent.process", settings.name, "agent", settings.key, idle)
         super().__init__(what, environment_of(import_paths))
@@ -45,7 +45,7 @@ class AgentPool(KeptPool[AgentChild]):
         self._code = Code("the agent", "agent.memory_mb", settings.memory_mb or half_mb())
         self._has_started = asyncio.Event()
         self.asks_at_door = False
-        """Whether the agent has no other way to its policy; known when they are started."""
+        """Whether the agent can reach its policy only at the door; known after the start."""
 
     async def start(self) -> None:
         """Start the children.
@@ -58,7 +58,7 @@ class AgentPool(KeptPool[AgentChild]):
         await self._start_all(self._settings.processes)
 
     async def place(self, *, is_alone: bool) -> AgentChild:
-        """A process for one episode more: the one with the fewest, or one of its own.
+        """A process for one more episode: the one with the fewest, or a new one for it alone.
 
         Raises: RunError if none could be started.
         """
@@ -70,7 +70,7 @@ class AgentPool(KeptPool[AgentChild]):
         return min(ready, key=lambda child: len(child.episodes))
 
     def answered(self, child: AgentChild) -> None:
-        """An episode of the process has said something: it works."""
+        """Note that the process works: one of its episodes has sent a message."""
         self._idle_deaths = 0
         self._end_if_idle(child)
 

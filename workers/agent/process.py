@@ -1,7 +1,7 @@
 """The process in which episodes run, below its keeper.
 
 Invariants: only this process imports or calls the user's code; each episode is a task of one event loop, and
-ends with one message: ended, failed or, if it was told to end, gone. A thread watches the loop, and names the
+ends with one message: ended, failed or, if it was cancelled, gone. A thread watches the loop, and reports the
 episode that blocks it.
 """
 
@@ -58,9 +58,9 @@ from workers.children.packets import Packets
 from workers.children.pipe import WorkerPipe
 
 BEAT_S = 0.25
-BEATS = 4  # from one sign of life to the next
-MAX_ASK_BYTES = MAX_WORD_BYTES - (1 << 16)  # of a word, less what stands around it
-READ_BYTES = 1 << 16  # as much as a pipe holds
+BEATS = 4  # between two signs of life
+MAX_ASK_BYTES = MAX_WORD_BYTES - (1 << 16)  # of a message, less its other fields
+READ_BYTES = 1 << 16  # the capacity of a pipe
 OVER = "The episode is over, so its policy answers no more. Await all requests before the agent returns."
 _number: contextvars.ContextVar[int] = contextvars.ContextVar("episode", default=-1)
 
@@ -69,7 +69,7 @@ class _Line:
     """The questions of one episode."""
 
     def __init__(self, number: int, pipe: WorkerPipe, *, read_all: Callable[[], None]) -> None:
-        """`read_all`: hears what the worker has said by now."""
+        """`read_all`: reads all messages of the worker that have come."""
         self._number, self._pipe = number, pipe
         self._loop = asyncio.get_running_loop()
         self.read_all = read_all
@@ -79,14 +79,14 @@ class _Line:
         self._is_over = False
 
     def close(self) -> None:
-        """The episode is over: what still waits for an answer, or asks from now on, gets none."""
+        """End the episode: questions that wait, or come later, raise EpisodeOver."""
         self._is_over = True
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(EpisodeOver(OVER))
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        if asyncio.get_running_loop() is not self._loop:  # a thread of the episode's runs a loop of its own
+        if asyncio.get_running_loop() is not self._loop:  # a thread of the episode runs its own loop
             asked = asyncio.run_coroutine_threadsafe(self.ask(question), self._loop)
             return await asyncio.wrap_future(asked)
         if self._is_over:
@@ -113,7 +113,7 @@ class _Line:
             del self._waiting[number]
 
     def settle(self, question: int, outcome: dict[str, Any] | Exception) -> None:
-        """Answer it, if anybody still waits."""
+        """Set the answer to a question, if it is still awaited."""
         waiting = self._waiting.get(question)
         if waiting is None or waiting.done():
             return
@@ -124,24 +124,24 @@ class _Line:
 
 
 def _plain(value: Any) -> Any:
-    """Messages that SDKs make are objects with such a method."""
+    """Convert message objects of SDKs, which have `model_dump`, for JSON."""
     if hasattr(value, "model_dump"):
         return value.model_dump()
     raise TypeError(f"{type(value).__name__} is none of JSON's types")
 
 
 class EpisodeThreads(ThreadPoolExecutor):
-    """Threads of episodes: one that outlives its episode takes no place from the others."""
+    """Threads of episodes: a thread that hangs after its episode takes no place from other episodes."""
 
     def __init__(self, places: int) -> None:
-        """`places`: for threads of episodes that go on, and as many again for those that hang."""
+        """`places`: for threads of running episodes, and as many again for those that hang."""
         super().__init__(max_workers=places, thread_name_prefix="episode")
         self._places = places
         self._of: dict[int, set[Future[Any]]] = {}  # by number of their episode
-        self._left: set[Future[Any]] = set()  # that go on without their episode
+        self._left: set[Future[Any]] = set()  # that outlived their episode
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """As every executor does."""
+        """As in every executor."""
         future = super().submit(without_stop, call, *arguments, **options)
         running = self._of.setdefault(_number.get(), set())
         running.add(future)
@@ -149,7 +149,7 @@ class EpisodeThreads(ThreadPoolExecutor):
         return future
 
     def let_go(self, number: int) -> bool:
-        """The episode is over; whether there was room for the threads that it leaves."""
+        """End the episode's threads; returns whether there was room for those that go on."""
         own = tuple(self._of.pop(number, ()))  # a future that is done, or cancelled here, leaves the set
         left = {future for future in own if not future.cancel()}
         self._left = {future for future in self._left | left if not future.done()}
@@ -158,16 +158,16 @@ class EpisodeThreads(ThreadPoolExecutor):
 
 
 class EpisodeServer:
-    """Runs as many episodes at once as it is told to."""
+    """Runs the episodes that the worker begins."""
 
     def __init__(
         self, pipe: WorkerPipe, play: PlayEpisode, *, is_isolated: bool = False,
         max_state_mb: int = MAX_STATE_MB, make_address: Callable[[str, str], DoorAddress] = DoorAddress,
         threads: EpisodeThreads | None = None,
     ) -> None:  # fmt: skip
-        """`is_isolated`: it has one episode, so that the process's environment may name its door.
+        """`is_isolated`: the process has one episode, so its environment may contain the door's address.
 
-        `make_address`: from its url and the key. `threads`: those that `asyncio.to_thread` uses.
+        `make_address`: makes an address from url and key. `threads`: the executor of `asyncio.to_thread`.
         """
         self._threads = threads
         self._pipe, self._play, self._is_isolated = pipe, play, is_isolated
@@ -178,7 +178,7 @@ class EpisodeServer:
         self._thread = threading.get_ident()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._lines: dict[int, _Line] = {}
-        self._to_end: set[int] = set()  # that the worker has told to end, and that have not ended yet
+        self._to_end: set[int] = set()  # cancelled by the worker, and not ended yet
 
     async def run(self) -> None:
         """Serve until the worker closes the pipe."""
@@ -188,15 +188,15 @@ class EpisodeServer:
         await self._loop.create_future()
 
     def _read(self) -> bool:
-        """Hear what is in the pipe; whether there may be more."""
+        """Read messages from the pipe; returns whether there may be more."""
         if not (data := os.read(self._pipe.requests, READ_BYTES)):
-            os._exit(0)  # episodes in hand are nobody's any more, and may not obey
+            os._exit(0)  # no worker waits for the episodes, and they may ignore a cancellation
         for kind, number, *parts in self._packets.feed(data):
             self._hear(kind, number, parts)
         return len(data) == READ_BYTES
 
     def _read_all(self) -> None:
-        """Hear what the worker has said by now: of a turn it speaks before the door's client knows it."""
+        """Read all messages so far: the worker reports a turn before the door's client has its answer."""
         if threading.get_ident() != self._thread:
             done = threading.Event()
             self._loop.call_soon_threadsafe(lambda: (self._read_all(), done.set()))
@@ -257,21 +257,21 @@ class EpisodeServer:
             self._pipe.write(word[0], number, *word[1:])
 
     async def _play_one(self, policy: AgentPolicy, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Raises: whatever the user's code raises."""
+        """Play one episode; returns the message that ends it. Raises: whatever the user's code raises."""
         notes = policy.notes
         try:
             reward = reward_of(await self._play(policy, row), notes)
         except BudgetExceeded:
             if not notes.limit:
-                raise  # its own, and of no limit of ours
+                raise  # its own exception, not of a limit of this episode
             reward = reward_of_turns(notes)
         except (EnvironmentFailed, ConnectionError, BadResult):
-            raise  # what it returned is its own doing, at a limit too
+            raise  # errors of the result itself, also at a limit
         except Exception:
             self._read_all()
             if not notes.is_limit_of_door:
                 raise
-            reward = reward_of_turns(notes)  # the client's error at a limit is whatever it likes
+            reward = reward_of_turns(notes)  # a client's error at a limit can be any exception
         self._read_all()
         if not notes.turns and notes.limit:
             words = notes.limit_words or "A client at the door was told so."
@@ -305,7 +305,7 @@ def _in_words(what: str, error: BaseException) -> str:
 
 
 class LoopWatch:
-    """A thread that notices when the event loop stands still, and for whom.
+    """A thread that notices a blocked event loop, and the episode that blocks it.
 
     Code that holds the interpreter stops this thread, too: then the worker misses the loop's signs of life.
     """
@@ -343,7 +343,7 @@ class LoopWatch:
 
 
 def _agent_of(code: Mapping[str, Any]) -> tuple[PlayEpisode, bool]:
-    """What the configuration names, and whether it asks at a door. Raises: ConfigError."""
+    """The configured agent, and whether it can reach its policy only at the door. Raises: ConfigError."""
     kind = code["kind"]
     if code["command"]:
         return from_command(code["command"]), True

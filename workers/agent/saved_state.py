@@ -1,6 +1,6 @@
-"""The form of a saved episode: fields of each layer of ours, before the opaque bytes of the layer above.
+"""The format of a saved episode: fields of our own, followed by the caller's bytes.
 
-Pure. Fields travel as JSON, which can hold any text that a policy writes.
+Pure. Fields are JSON, which can hold any text of a policy; the caller's state is opaque.
 """
 
 import json
@@ -11,12 +11,12 @@ LENGTH_BYTES = 8
 
 
 def pack(fields: Mapping[str, Any], state: bytes) -> bytes:
-    """Both in one. Raises: TypeError, ValueError if a field is nothing that JSON has."""
+    """Fields and state in one. Raises: TypeError, ValueError if a field is not JSON."""
     text = json.dumps(fields).encode()
     return len(text).to_bytes(LENGTH_BYTES, "big") + text + state
 
 
 def unpack(packed: bytes) -> tuple[dict[str, Any], bytes]:
-    """What `pack` was given."""
+    """The arguments of `pack`."""
     end = LENGTH_BYTES + int.from_bytes(packed[:LENGTH_BYTES], "big")
     return json.loads(packed[LENGTH_BYTES:end]), packed[end:]

@@ -1,6 +1,6 @@
-"""One conversation of an episode, as tokens: what was said in it, and where its turns end.
+"""One conversation of an episode as tokens, with its messages and the ends of its turns.
 
-Invariant: what was sampled stays as it was sampled: what follows is appended, never rendered again.
+Invariant: sampled tokens stay as they were sampled: new tokens are appended, never rendered again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from workers.agent.messages import is_same, normal
 
 Talk = Sequence[Mapping[str, Any]]
-"""Messages as `normal` makes them."""
+"""Messages as `normal` returns them."""
 
 
 class TurnEnd(NamedTuple):
-    """Where a turn ended."""
+    """The position of a turn's end."""
 
     messages: int
     tokens: int
@@ -26,27 +26,27 @@ class Transcript:
 
     member: int
     attempt: int
-    """The newest, as messages name it."""
+    """The newest attempt, as in messages."""
     is_trained: bool = True
     tokens: list[int] = field(default_factory=list)
-    """All of it, given and sampled, an open request's prompt included."""
+    """All tokens, given and sampled, including an open request's."""
     sampled: int = 0
-    """Of the tokens, those of the newest turn."""
+    """The number of tokens in the newest turn."""
     opening: int = 0
-    """Of the tokens, those that were given first."""
+    """The number of tokens that were given first."""
     asks: int = 0
     is_open: bool = False
     talk: list[dict[str, Any]] = field(default_factory=list)
-    """As far as it was held in messages."""
+    """The messages, as far as it was held in messages."""
     tools: Any = None
     ends: list[TurnEnd] = field(default_factory=list)
-    """Of the turns in `talk`."""
+    """The ends of the turns in `talk`."""
     lengths: list[int] = field(default_factory=list)
     """Tokens of each of these turns."""
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> "Transcript":
-        """One whose fields were saved while nothing was asked in it."""
+        """A transcript from fields that were saved while no request was open."""
         talk = [
             message
             | ({"tool_calls": list(map(tuple, message["tool_calls"]))} if "tool_calls" in message else {})
@@ -56,43 +56,43 @@ class Transcript:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """All fields in JSON types."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def open(self, given: Sequence[int]) -> None:
-        """Another turn is asked for."""
+        """Open a request for another turn."""
         self.opening = self.opening or len(given)
         self.tokens += given
         self.asks += 1
         self.is_open = True
 
     def answered(self, sampled: Sequence[int]) -> None:
-        """The turn was sampled."""
+        """Add the sampled turn."""
         self.tokens += sampled
         self.sampled = len(sampled)
         self.is_open = False
 
     def held(self, messages: Talk, answer: Mapping[str, Any], tools: Any) -> None:
-        """The last request was these messages, and its turn reads like the answer."""
+        """Set the messages of the last request and its answer."""
         self.talk, self.tools = [normal(message) for message in (*messages, answer)], tools
         self.ends.append(TurnEnd(len(self.talk), len(self.tokens)))
         self.lengths.append(self.sampled)
 
     def shared(self, talk: Talk) -> int:
-        """How many messages this talk has in common with it, from the first on."""
+        """The number of leading messages that both have in common."""
         pairs = list(zip(self.talk, talk, strict=False))
         return next((place for place, two in enumerate(pairs) if not is_same(*two)), len(pairs))
 
     def goes_on_as(self, talk: Talk, tools: Any) -> bool:
-        """Whether these messages are all that was said, and something new."""
+        """Whether these messages are all of the conversation, and more."""
         is_longer = len(talk) > len(self.talk) > 0
         return is_longer and tools == self.tools and self.shared(talk) == len(self.talk)
 
     def last_end(self, talk: Talk, tools: Any) -> TurnEnd:
-        """Behind the last turn that these messages have in common with it, and go on from."""
+        """The end of the last turn that these messages share with it, and continue."""
         most = min(self.shared(talk), len(talk) - 1) if tools == self.tools else 0
         return max((end for end in self.ends if end.messages <= most), default=TurnEnd(0, 0))
 
     def length_at(self, end: TurnEnd) -> int:
-        """Tokens of the turn that ends there."""
+        """Tokens of the turn with this end."""
         return dict(zip(self.ends, self.lengths, strict=False)).get(end, 0)

@@ -1,4 +1,4 @@
-"""Imports an agent for `launch.py check`, as an agent's process does; by way of `protocol.asking`."""
+"""Imports an agent for `launch.py check` as an agent process does, in a process of `protocol.asking`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from workers.agent.kinds.openenv_wire import check_sessions
 
 
 def answer(question: Mapping[str, Any]) -> str | None:
-    """Why no episode can be played with it; None if one can."""
+    """Why no episode can be played with the agent; None if one can."""
     settings = AgentSettings.model_validate_json(question["agent"], strict=False)
     try:
         target = load_agent(settings.function, settings.kind)

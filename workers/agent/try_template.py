@@ -1,4 +1,4 @@
-"""Tries a chat template for `launch.py check`, as an agent worker does; by way of `protocol.asking`."""
+"""Tests a chat template for `launch.py check` as an agent worker does, in a process of `protocol.asking`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,14 @@ from workers.models.tokenizer import load_tokenizer
 
 
 def prepare_process() -> None:
-    """As for an agent worker."""
+    """Prepare the process as for an agent worker."""
     hide_torch()
 
 
 def answer(question: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None, list[str]]:
-    """(why there is no tokenizer or renderer, the verdict of each probe, doubts about the library's).
+    """(why there is no tokenizer or renderer, the result of each probe, doubts about the library's renderer).
 
-    Without a template both of the former are None.
+    The first two are None if there is no template.
     """
     settings = AgentSettings.model_validate_json(question["agent"], strict=False)
     try:

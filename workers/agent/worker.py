@@ -1,8 +1,8 @@
-"""The agent worker: begins episodes, brings their questions to the controller and the answers back.
+"""The agent worker: begins episodes, sends their questions to the controller and returns the answers.
 
-Invariants: an episode that was begun is answered by exactly one message, unless the controller ends it;
-failures of the user's code are reported as its own, never as this worker's; nothing is kept for replay: the
-controller repeats the answers that it has given before.
+Invariants: a begun episode is reported by exactly one message, unless the controller ends it; errors of the
+user's code are reported as its own failure, never as this worker's; nothing is kept for replay: the
+controller sends earlier answers again.
 """
 
 import asyncio
@@ -45,41 +45,41 @@ MAX_SUSPECTS = 1000
 
 @dataclass(slots=True)
 class _InHand:
-    """An episode that was begun."""
+    """A running episode."""
 
     number: int
     episode: HostedEpisode
-    child: AgentChild | None = None  # None: it has none yet
-    asked_at: dict[int, float] = field(default_factory=dict)  # by trajectory; of what is open
+    child: AgentChild | None = None  # None: not placed yet
+    asked_at: dict[int, float] = field(default_factory=dict)  # by trajectory; of open requests
     awaited: list[tuple[int, int, float]] = field(default_factory=list)  # as `EpisodeEnded.awaited`
     slow: asyncio.Task[None] | None = None  # a request whose text takes long to encode
-    behind: deque[Callable[[], None]] = field(default_factory=deque)  # what came meanwhile
+    behind: deque[Callable[[], None]] = field(default_factory=deque)  # actions that came meanwhile
 
     def in_order(self, act: Callable[[], None]) -> None:
-        """Do this at once, or behind the request whose text takes long."""
+        """Run `act` at once, or after the request whose text takes long."""
         if self.slow is None:
             act()
         else:
             self.behind.append(act)
 
     def heard(self, turn: Turn) -> None:
-        """The answer was handed on."""
+        """Note that the answer was passed on."""
         if (asked_at := self.asked_at.pop(turn.member, None)) is not None:
             self.awaited.append((turn.member, turn.number, 1000 * (time.monotonic() - asked_at)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What an episode asks of its policy."""
+    """A request of an episode to its policy."""
 
-    number: Any  # that comes back with the answer
+    number: Any  # comes back with the answer
     question: Mapping[str, Any]
     began: float  # of the monotonic clock
     refuse: Callable[[BudgetExceeded | ValueError], None]
 
 
 class AgentHost:
-    """Processes of the agent behind a link."""
+    """Runs episodes in processes of the agent, behind a link."""
 
     _link: Link
     _tasks: asyncio.TaskGroup
@@ -96,17 +96,17 @@ class AgentHost:
         self._suspects: deque[tuple[int, int]] = deque(maxlen=MAX_SUSPECTS)
         self._is_draining = False
         self._cancellable: set[asyncio.Task[None]] = set()  # by a drain
-        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
+        self._wake: Callable[[], None] = lambda: None  # wakes the loop that serves, once there is one
 
     def drain(self) -> None:
-        """Return from `run` at once: episodes in hand are begun again elsewhere, their turns known."""
+        """Return from `run` at once: its episodes begin again elsewhere, with their known turns."""
         self._is_draining = True
         for task in self._cancellable:
             task.cancel()
         self._wake()
 
     async def run(self, link: Link) -> None:
-        """Serve until drained. Raises: LinkClosed, ConfigError if the agent or the tokenizer is no good."""
+        """Serve until drained. Raises: LinkClosed, ConfigError if agent or tokenizer cannot be loaded."""
         self._link, self._wake = link, link.wake
         agent = self._settings.agent
         if not agent.is_on:
@@ -174,7 +174,7 @@ class AgentHost:
         return Door(self._settings, self.on_chat)
 
     def _check_renderer(self) -> None:
-        """Raises: ConfigError if a door has none, or it cannot do what `agent.history` or `data` asks for."""
+        """Raises: ConfigError if a door lacks a renderer, or cannot do what `agent.history` or `data` ask."""
         if self._renderer is None:
             if self._door is not None:
                 raise ConfigError(
@@ -194,7 +194,7 @@ class AgentHost:
     # -- what the controller says ---------------------------------------------------------------------
 
     def _begin(self, order: Begin, row: bytes, state: bytes = b"") -> _InHand | None:
-        """None if it cannot be gone on with from this state."""
+        """Begin an episode; None if it cannot go on from this state."""
         key = (order.group, order.episode, order.trial)
         self._end(key)  # begun again: what this worker had of it is over
         try:
@@ -210,7 +210,7 @@ class AgentHost:
         return in_hand
 
     async def _place(self, in_hand: _InHand) -> None:
-        """Raises: RunError if no process could be started."""
+        """Place the episode in a process. Raises: RunError if none could be started."""
         episode = in_hand.episode
         is_alone = self._settings.agent.isolation == "process" or episode.key[:2] in self._suspects
         child = await self._pool.place(is_alone=is_alone)
@@ -247,7 +247,7 @@ class AgentHost:
         in_hand.heard(turn)
 
     def _end(self, key: EpisodeKey) -> None:
-        """Drop it, and say nothing of it any more."""
+        """Drop an episode, without a report."""
         number = self._numbers.get(key)
         if number is not None and (in_hand := self._take(number)) is not None and in_hand.child is not None:
             in_hand.child.cancel(number)
@@ -256,7 +256,7 @@ class AgentHost:
     # -- what its processes say -----------------------------------------------------------------------
 
     def on_ask(self, child: AgentChild, number: int, question: int, asked: dict[str, Any]) -> None:
-        """The episode asks its policy."""
+        """An episode asks its policy."""
         began = time.monotonic()
         self._pool.answered(child)
         if (in_hand := self._in_hand.get(number)) is None:
@@ -269,7 +269,7 @@ class AgentHost:
         in_hand.in_order(partial(self._ask, in_hand, _Request(question, asked, began, refuse)))
 
     def on_chat(self, number: int, question: DoorQuestion) -> None:
-        """A client of the episode asks its policy. Raises: DoorRefusal, if it is known at once."""
+        """A client of an episode asks its policy. Raises: DoorRefusal, if the refusal is known at once."""
         began, in_hand = time.monotonic(), self._in_hand[number]
         child = in_hand.child
         assert child is not None
@@ -298,7 +298,7 @@ class AgentHost:
             self._send(in_hand, request, asked)
 
     async def _ask_slowly(self, in_hand: _InHand, request: _Request, slow: SlowRequest) -> None:
-        """Ask what takes a thread to be encoded, and then what came behind it. It is cancelled at its end."""
+        """Ask a question that a thread has to encode, then run later actions. Cancelled with its episode."""
         try:
             asked = slow.open(await self._long_texts.run(slow.place))
         except (BudgetExceeded, ValueError) as error:
@@ -317,7 +317,7 @@ class AgentHost:
         self._link.send(ask, *frames)
 
     def on_ended(self, number: int, ended: Ended) -> None:
-        """The episode has come to its end."""
+        """Report an episode that has ended."""
         if (in_hand := self._take(number)) is None:
             return
         reward = ended.reward
@@ -355,7 +355,7 @@ class AgentHost:
             self._pool.answered(in_hand.child)
 
     def on_failed(self, number: int, kind: FailureKind, reason: str) -> None:
-        """The episode has come to nothing."""
+        """Report an episode that has failed."""
         if (in_hand := self._take(number)) is None:
             return
         if kind == "process":
@@ -381,7 +381,7 @@ class AgentHost:
 
 
 def too_long_to_score(size_bytes: int, max_mb: int) -> str:
-    """What is told of an episode whose messages are too much to be kept for `reward.function`."""
+    """The error message for messages that are too large for `reward.function`."""
     return (
         f"The messages of the episode have {size_bytes:,} bytes; agent.max_state_mb allows {max_mb} MB for "
         "`reward.function`. Return a reward from the agent, give less text, or raise it."
@@ -389,12 +389,12 @@ def too_long_to_score(size_bytes: int, max_mb: int) -> str:
 
 
 def _shown(row: bytes) -> str:
-    """A row for a person."""
+    """A row as text for people."""
     return begin_of(row.decode(errors="replace"))
 
 
 def _turn_rewards(episode: HostedEpisode, ended: Ended) -> tuple[tuple[int, int, float], ...] | None:
-    """With the turns' own names; None if there is no such turn."""
+    """The turn rewards by trajectory and number; None if a turn does not exist."""
     if not all(episode.has_answered(place) for place, _ in ended.turn_rewards):
         return None
     return tuple((*episode.turn_at(place), value) for place, value in ended.turn_rewards)

@@ -1,1 +1,1 @@
-"""The door: an endpoint in the shape of OpenAI's, by which any client asks an episode's policy."""
+"""The door: an OpenAI-compatible endpoint, at which any client can ask an episode's policy."""

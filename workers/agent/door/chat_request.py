@@ -1,7 +1,7 @@
-"""A request of OpenAI's chat completions, read: what is asked of the policy, or why it cannot be.
+"""Reads a request of OpenAI's chat completions, or refuses it with a reason.
 
-Invariants: pure; a field that would change the answer is obeyed or refused by its name, and never left out in
-silence; what was read holds no text that cannot be encoded, and is nested no deeper than MAX_DEPTH.
+Invariants: pure; a field that would change the answer is obeyed or refused by name, and never ignored
+silently; a read request has no text that cannot be encoded, and is nested no deeper than MAX_DEPTH.
 """
 
 import json
@@ -17,7 +17,7 @@ NO_EFFECT = {
     "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "seed", "service_tier",
     "store", "user",
 }  # fmt: skip
-"""Fields that no answer depends on here: the noise of sampling is the run's."""
+"""Fields without effect on answers: the noise of sampling is the run's."""
 ONLY: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "logit_bias": ({},),
@@ -27,7 +27,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True,),
     "tool_choice": ("auto", "none"),
 }
-"""Fields that are taken with these values only."""
+"""Fields that are accepted with these values only."""
 SAMPLED: dict[str, Callable[[SamplingSettings], Any]] = {
     "temperature": lambda sampling: sampling.temperature,
     "top_p": lambda sampling: sampling.top_p,
@@ -38,7 +38,7 @@ SAMPLED: dict[str, Callable[[SamplingSettings], Any]] = {
     "presence_penalty": lambda _: 0,
     "repetition_penalty": lambda _: 1,
 }
-"""Fields of the distribution, and what it has: training knows tokens by the run's own."""
+"""Sampling fields, and their values in the run: training assumes the run's own distribution."""
 OF_THE_ROW = (
     "Leave it out, and set `data.chat_template_kwargs`, or a column of this name: all requests of an episode "
     "are rendered alike."
@@ -48,7 +48,7 @@ UNLIMITED_TOP_K = (-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What is asked for."""
+    """A chat request."""
 
     messages: Any  # checked by the episode
     tools: list[dict[str, Any]] | None
@@ -56,13 +56,13 @@ class ChatRequest:
     reads_calls: bool  # not with `tool_choice: none`
     has_logprobs: bool
     is_stream: bool
-    has_usage: bool  # behind a stream
-    disobeyed: tuple[str, ...]  # fields of sampling that are not the run's
+    has_usage: bool  # at the end of a stream
+    disobeyed: tuple[str, ...]  # sampling fields that differ from the run's
     is_untrained: bool = False
 
     @property
     def question(self) -> dict[str, Any]:
-        """As the episode takes it."""
+        """The request in the form that the episode takes."""
         return {
             "chat": self.messages, "tools": self.tools, "max_tokens": self.max_tokens,
             "reads_calls": self.reads_calls, "is_untrained": self.is_untrained,
@@ -70,9 +70,9 @@ class ChatRequest:
 
 
 def run_fields(settings: WorkerSettings) -> dict[str, Any]:
-    """The fields of a request that asks for what the run samples anyway.
+    """Request fields that ask for the run's own sampling.
 
-    Those that not every client knows are there only where the run sets them.
+    Fields that some clients do not know are included only if the run sets them.
     """
     sampling = settings.rollout.sampling
     most = settings.agent.max_turn_tokens or settings.rollout.max_response_tokens
@@ -85,7 +85,7 @@ def run_fields(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def read_request(body: bytes, sampling: SamplingSettings, *, is_refusing: bool = True) -> ChatRequest:
-    """The request in a body. `is_refusing`: refuse another sampling than the run's.
+    """The request in a body. `is_refusing`: refuse sampling that differs from the run's.
 
     Raises: DoorRefusal.
     """
@@ -155,13 +155,13 @@ def _too_deep() -> DoorRefusal:
 
 
 def _encodable(value: dict[str, Any]) -> dict[str, Any]:
-    """With replacement characters for surrogates that stand alone."""
+    """The value with replacement characters for lone surrogates."""
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
 
 
 def _check_sampling(fields: dict[str, Any], sampling: SamplingSettings, is_refusing: bool) -> tuple[str, ...]:
-    """Take the fields of the distribution out; the names of those that are not the run's."""
+    """Remove the sampling fields; returns the names of those that differ from the run's."""
     found = {name: (fields.pop(name), own(sampling)) for name, own in SAMPLED.items() if name in fields}
     if "stop" in fields:
         stop = fields.pop("stop")

@@ -1,6 +1,6 @@
-"""Answers of the policy as OpenAI's chat completions have them: whole, or as a stream of events.
+"""The policy's answers in the format of OpenAI's chat completions: whole, or as a stream of events.
 
-Invariant: pure; equal answers give equal bytes, so that a retry gets what the first request would have got.
+Invariant: pure; equal answers give equal bytes, so that a retry gets the answer of the first request.
 """
 
 import json
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 from workers.agent.policy import MODEL
 
 CREATED = 0
-"""When an answer was made is said to nobody: an episode that runs again is to see what it has seen."""
+"""The time of an answer is constant: an episode that runs again must see the same answers."""
 
 
 class DoorAnswer(NamedTuple):
-    """One turn."""
+    """One answer of the policy."""
 
     id: str
     message: dict[str, Any]
-    is_cut: bool  # at the limit of its tokens
+    is_cut: bool  # at its token limit
     given: int  # tokens of its context
     sampled: int
-    logprobs: Sequence[tuple[str, float]] | None  # text and logprob of each token, if they were asked for
+    logprobs: Sequence[tuple[str, float]] | None  # text and logprob of each token, if requested
 
 
 def whole(answer: DoorAnswer) -> bytes:
@@ -34,7 +34,7 @@ def whole(answer: DoorAnswer) -> bytes:
 
 
 def events(answer: DoorAnswer, *, has_usage: bool) -> bytes:
-    """The answer as a stream, which is sent when it is complete."""
+    """The answer as a stream, which is sent once it is complete."""
     delta = dict(answer.message)
     if "tool_calls" in delta:
         delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]

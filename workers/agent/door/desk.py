@@ -1,7 +1,7 @@
-"""The requests of all episodes: which is new, and which is an answer that was lost on its way.
+"""The requests of all episodes: tells new requests from retries of a lost answer.
 
-Invariants: a request that is marked as a retry of one that is known is never sampled again; unmarked equal
-requests are as many samples; what is kept of an episode goes with it.
+Invariants: a marked retry of a known request is never sampled again; unmarked equal requests are separate
+samples; an episode's requests are dropped with it.
 """
 
 import asyncio
@@ -28,26 +28,26 @@ class DoorQuestion:
     answer: asyncio.Future[DoorAnswer | None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    """None: its episode ended first."""
+    """None: the episode ended first."""
     placed: asyncio.Event = field(default_factory=asyncio.Event)
-    """It is being sampled, or never will be: a text that is long takes a while to be encoded."""
+    """Set when the request is being sampled, or was refused: long texts take a while to be encoded."""
     refusal: DoorRefusal | None = None
     given: int = 0  # tokens of its context
     listeners: int = 0  # clients that wait for it
-    is_delivered: bool = False  # to any of them
+    is_delivered: bool = False  # to any of these clients
 
     def begin(self, given: int) -> None:
-        """It is being sampled, behind so many tokens."""
+        """Note that the request is being sampled, after `given` tokens."""
         self.given = given
         self.placed.set()
 
     def refuse(self, refusal: DoorRefusal) -> None:
-        """It is not answered."""
+        """Refuse the request."""
         self.refusal = refusal
         self.placed.set()
 
     def settle(self, answer: DoorAnswer | None) -> None:
-        """Answer it."""
+        """Set the answer."""
         self.placed.set()
         if not self.answer.done():
             self.answer.set_result(answer)
@@ -56,7 +56,7 @@ class DoorQuestion:
         self, turn: Turn, message: dict[str, Any], frames: tuple[bytes, ...],
         text_of: Callable[[list[int]], str],
     ) -> None:  # fmt: skip
-        """Answer it by the turn that was sampled. `frames`: its tokens and their logprobs."""
+        """Answer with the sampled turn. `frames`: its tokens and their logprobs."""
         tokens = np.frombuffer(frames[0], dtype="<i4").tolist()
         logprobs = None
         if self.request.has_logprobs:
@@ -74,17 +74,17 @@ def name_of(turn: Turn) -> str:
 
 @dataclass(slots=True)
 class _Known:
-    """What an episode has asked for."""
+    """The requests of an episode."""
 
     by_body: dict[bytes, list[DoorQuestion]] = field(default_factory=lambda: defaultdict(list))
     by_key: dict[str, tuple[bytes, DoorQuestion]] = field(default_factory=dict)
 
 
 class DoorDesk:
-    """Takes requests to the policy."""
+    """Receives requests to the policies of episodes."""
 
     def __init__(self, ask: Callable[[int, DoorQuestion], None]) -> None:
-        """`ask`: has a turn sampled for a question of an episode, at once or behind others of the episode.
+        """`ask`: has a turn sampled for an episode's question, at once or after its other questions.
 
         It raises DoorRefusal, or gives it to the question later.
         """
@@ -93,12 +93,12 @@ class DoorDesk:
         self._known: dict[int, _Known] = {}
 
     def open(self, number: int) -> str:
-        """Take requests of an episode; its key."""
+        """Accept requests of an episode; returns its key."""
         self._known[number] = _Known()
         return self.keys.issue(number)
 
     def close(self, number: int) -> None:
-        """The episode is over."""
+        """End an episode's requests."""
         self.keys.revoke(number)
         known = self._known.pop(number, _Known())
         for questions in known.by_body.values():
@@ -108,7 +108,7 @@ class DoorDesk:
     def take(
         self, number: int, body: bytes, request: ChatRequest, *, is_retry: bool, idempotency_key: str
     ) -> DoorQuestion:
-        """The question that this request is, or repeats. Raises: DoorRefusal."""
+        """The question of this request, which may be an earlier one that it repeats. Raises: DoorRefusal."""
         kind = b"untrained" if request.is_untrained else b""
         known, digest = self._known[number], hashlib.blake2b(kind + body, digest_size=16).digest()
         if idempotency_key in known.by_key:

@@ -1,6 +1,6 @@
-"""The door of an agent worker: its requests, and its listener.
+"""The door of an agent worker: connects requests and listener.
 
-Invariant: imported only where there is a door, because it needs the extra `web`.
+Invariant: imported only if the door is on, because it needs the extra `web`.
 """
 
 import logging
@@ -21,7 +21,7 @@ class Door:
     """Within `async with`: open at `url`."""
 
     def __init__(self, settings: WorkerSettings, ask: Callable[[int, DoorQuestion], None]) -> None:
-        """`ask`: as `DoorDesk` has it."""
+        """`ask`: as in `DoorDesk`."""
         self._settings = settings
         self._has_warned = False
         self.desk = DoorDesk(ask)

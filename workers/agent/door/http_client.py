@@ -1,7 +1,7 @@
-"""HTTP clients for agents that are given one, as AReaL's are.
+"""HTTP clients for agent functions that take one, as AReaL's do.
 
-Invariants: a client is of one episode, so that none closes another's; the certificates, which take most of
-the time that a client takes to be made, are read once in a process; no proxy is asked for the door.
+Invariants: each episode has its own client, so none closes another's; certificates, which take most of the
+time of making a client, are read once per process; requests to the door use no proxy.
 """
 
 import importlib
@@ -14,13 +14,13 @@ from typing import Any
 
 DOOR = "http://127.0.0.1"
 PACKAGES = {"openai": "DefaultAsyncHttpxClient", "httpx": "AsyncClient", "httpx2": "AsyncClient"}
-"""Where a client is looked for: what the installed `openai` takes goes first."""
+"""Packages that provide a client; the one that the installed `openai` accepts comes first."""
 
 
 def find_client() -> Callable[[], Any] | None:
-    """What makes a client, which is a context manager; None where no package that has one can be imported.
+    """A function that makes a client (a context manager); None if no such package can be imported.
 
-    Its requests have no time-out: an answer of the policy takes as long as it takes.
+    Its requests have no time-out, because an answer of the policy may take any time.
     """
     for package, name in PACKAGES.items():
         with suppress(ImportError, AttributeError):  # an old or a broken one is none

@@ -1,7 +1,7 @@
-"""Keys of episodes: which episode a request speaks for.
+"""The API keys of episodes, which tell to which episode a request belongs.
 
-Invariants: a key is good for one episode, and for nothing after its end; none can be guessed or made, and
-that one has been made here is known without keeping those of the past.
+Invariants: a key is valid for one episode, until its end; keys cannot be guessed or forged, and expired ones
+are recognized without being stored.
 """
 
 import hmac
@@ -14,7 +14,7 @@ MAC_CHARS = 32
 
 
 class EpisodeKeys:
-    """The keys of the episodes that run."""
+    """The keys of the running episodes."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(16)
@@ -22,19 +22,19 @@ class EpisodeKeys:
         self._keys: dict[int, str] = {}
 
     def issue(self, number: int) -> str:
-        """The key of another episode."""
+        """A new key for an episode."""
         name = secrets.token_hex(16)
         key = f"{PREFIX}{name}{self._mac(name)}"
         self._numbers[key], self._keys[number] = number, key
         return key
 
     def revoke(self, number: int) -> None:
-        """Its episode is over."""
+        """Revoke the key of an episode that is over."""
         if (key := self._keys.pop(number, None)) is not None:
             del self._numbers[key]
 
     def number_of(self, authorization: str) -> int:
-        """The episode that a header names. Raises: DoorRefusal."""
+        """The episode of an Authorization header. Raises: DoorRefusal."""
         kind, _, key = authorization.partition(" ")
         return self.number_of_key(key.strip() if kind.lower() == "bearer" else "")
 
@@ -57,6 +57,6 @@ class EpisodeKeys:
 
 
 def episode_over() -> DoorRefusal:
-    """What is said to whoever asks for an episode that has ended."""
+    """The refusal for requests to an episode that has ended."""
     return DoorRefusal(410, "The episode of this API key is over; nothing is answered in it any more.",
                        code="episode_over")  # fmt: skip

@@ -1,6 +1,6 @@
-"""Listens for the clients of episodes: at a free port of this machine, while the worker runs.
+"""Listens for the episodes' clients, at a free port of this machine, while the worker runs.
 
-Invariants: only this machine can reach it; signals stay the worker's; a door that closes cuts its clients.
+Invariants: only this machine can reach it; signals are left to the worker; closing the door cuts its clients.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from starlette.types import ASGIApp
 from workers.agent.door.site import EpisodeLost
 
 BACKLOG = 4096
-"""Connections at once: as many as episodes may open."""
+"""Connections at once, as many as episodes may open."""
 KEPT_S = 3600
-"""How long a connection stays open between two turns: a client whose environment takes its time keeps it."""
+"""Seconds that a connection stays open between two turns, for clients with slow environments."""
 
 
 logging.getLogger("uvicorn.error").addFilter(lambda record: not _is_meant(record))
 
 
 def _is_meant(record: logging.LogRecord) -> bool:
-    """Whether it tells of clients that were cut off on purpose."""
+    """Whether a log record is about clients that were cut off on purpose."""
     if record.exc_info is None:
         return record.getMessage().startswith("Cancel ")  # at the end of the worker
     return isinstance(record.exc_info[1], EpisodeLost)
@@ -35,7 +35,7 @@ def _is_meant(record: logging.LogRecord) -> bool:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """They are the worker's."""
+        """Leave signals to the worker."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""Why the door does not answer a request, in the shape in which OpenAI says it."""
+"""Refusals of the door, in OpenAI's error format."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from workers.agent.policy import BudgetExceeded
 
 LIMIT_CODES = {"turns": "max_turns_exceeded"}
 CONTEXT_EXCEEDED = "context_length_exceeded"
-"""As OpenAI has it, and clients look for it."""
+"""OpenAI's code, which clients look for."""
 TOO_MANY_CONVERSATIONS = "too_many_conversations"
 
 
 class DoorRefusal(Exception):
-    """A request that is not answered; the text is for whoever sent it."""
+    """A refused request; the text is for its sender."""
 
     def __init__(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(text)
@@ -20,13 +20,13 @@ class DoorRefusal(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error as OpenAI's clients read it."""
+        """The error in the format that OpenAI's clients read."""
         told = {"message": str(self), "type": _type(self.status), "param": self.param, "code": self.code}
         return {"error": told}
 
 
 def refusal_of(error: BudgetExceeded | ValueError) -> DoorRefusal:
-    """How a client is told that its episode cannot ask that, or no more."""
+    """The refusal for an episode's limit or an invalid request."""
     code = TOO_MANY_CONVERSATIONS if isinstance(error, TooManyConversations) else None
     if isinstance(error, BudgetExceeded):
         code = LIMIT_CODES.get(error.limit, CONTEXT_EXCEEDED)

@@ -1,8 +1,8 @@
-"""What the door answers to HTTP.
+"""The HTTP application of the door.
 
-Invariants: every answer that is no completion is an error in OpenAI's shape, and says that a retry is of no
-use; a client that waits hears something all the time, so that none gives up, as soon as its text is encoded;
-one that goes away takes nothing with it.
+Invariants: every response other than a completion is an error in OpenAI's format, and says that a retry is of
+no use; once its text is encoded, a waiting client receives bytes regularly, so that none times out; a client
+that leaves changes nothing for others.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from workers.agent.policy import KEYED, MODEL, UNTRAINED
 
 MAX_BODY_BYTES = 16 << 20
 BODY_LIMIT_S = 30.0
-"""For a body to arrive; it comes from this machine."""
+"""Time limit for a body to arrive; clients are on this machine."""
 SILENCE_S = 0.5
-"""For which a client that waits hears nothing: under any time-out that is meant seriously."""
+"""Longest silence towards a waiting client, shorter than any realistic time-out."""
 HEADERS = {"x-should-retry": "false"}
 
 ReadRequest = Callable[[bytes], ChatRequest]
 
 
 class EpisodeLost(Exception):
-    """The episode of a client ended while it waited: its connection is cut, so that it asks again."""
+    """The episode ended while its client waited: the connection is cut, so that the client asks again."""
 
 
 def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
-    """The application. `read`: makes a request of a body, or raises DoorRefusal."""
+    """The application. `read`: reads a request from a body, or raises DoorRefusal."""
 
     def episode_of(request: Request) -> int:
-        """By the key in its path, or in its header. Raises: DoorRefusal."""
+        """The episode of the key in the path, or in the header. Raises: DoorRefusal."""
         if (key := request.path_params.get("key")) is not None:
             return desk.keys.number_of_key(key)
         return desk.keys.number_of(request.headers.get("authorization", ""))
@@ -48,7 +48,7 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
     async def chat(request: Request) -> Response:
         number = episode_of(request)
         body = await _body(request)
-        episode_of(request)  # it may be over by now
+        episode_of(request)  # it may have ended meanwhile
         is_untrained = request.url.path.startswith(UNTRAINED)
         question = desk.take(
             number, body, replace(read(body), is_untrained=is_untrained), is_retry=_is_retry(request),
@@ -104,8 +104,8 @@ async def _body(request: Request) -> bytes:
 
 
 async def _answer(question: DoorQuestion) -> Response:
-    """Raises: DoorRefusal if it is refused, or the episode ends first."""
-    await question.placed.wait()  # what begins to answer can refuse no more
+    """The response to a question. Raises: DoorRefusal if it is refused, or the episode ends first."""
+    await question.placed.wait()  # a response that has begun cannot become a refusal
     if question.refusal is not None:
         raise question.refusal
     kind = "text/event-stream" if question.request.is_stream else "application/json"
@@ -119,7 +119,7 @@ async def _answer(question: DoorQuestion) -> Response:
 
 
 async def _slowly(question: DoorQuestion) -> AsyncIterator[bytes]:
-    """What a client reads over until the answer is there: blanks before JSON, comments before events."""
+    """Fillers that clients skip until the answer is there: blanks before JSON, comments before events."""
     silence = b":\n\n" if question.request.is_stream else b" "
     yield silence
     while not await _wait(question):
@@ -132,7 +132,7 @@ async def _slowly(question: DoorQuestion) -> AsyncIterator[bytes]:
 
 
 async def _wait(question: DoorQuestion) -> bool:
-    """Whether the answer came before the client had to hear something."""
+    """Whether the answer came within SILENCE_S."""
     question.listeners += 1
     try:
         await asyncio.wait({question.answer}, timeout=SILENCE_S)

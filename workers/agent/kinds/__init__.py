@@ -1,1 +1,1 @@
-"""What users bring as an agent, and how each kind becomes one coroutine function."""
+"""The kinds of agents that users may bring, each adapted to one coroutine function."""

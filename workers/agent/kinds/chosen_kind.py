@@ -1,4 +1,4 @@
-"""Which kind of agent a user's object is: by `agent.kind`, or by what it has."""
+"""Finds the kind of a user's agent: by `agent.kind`, or by the object's attributes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from workers.agent.kinds.verifiers import from_taskset, is_taskset
 
 
 class AgentKind(NamedTuple):
-    """One shape of agents."""
+    """One kind of agent."""
 
     is_of: Callable[[Any], bool]
     make: Callable[[Any, Mapping[str, Any]], PlayEpisode]
@@ -37,7 +37,7 @@ KINDS = {
 
 
 def load_agent(name: str, kind: str) -> Any:
-    """What `agent.function` names: the user's object, or an id or an address as it is.
+    """The object that `agent.function` names: imported, or an id or address as it is.
 
     Raises: ConfigError.
     """
@@ -49,7 +49,7 @@ def make_episode(
 ) -> PlayEpisode:
     """A coroutine function that plays one episode with the user's object.
 
-    `has_door`: what is not async has a way to its policy. Raises: ConfigError.
+    `has_door`: a function that is not async can reach its policy. Raises: ConfigError.
     """
     kind = _kind_of(target, kind)
     if kind not in KINDS:
@@ -64,14 +64,14 @@ def make_episode(
 
 
 def asks_at_door(target: Any, kind: str = "auto") -> bool:
-    """Whether the user's object has no other way to its policy."""
+    """Whether the user's object can reach its policy only at the door."""
     shape = function_shape(target) if _kind_of(target, kind) == "function" else None
     return shape is not None and shape.asks_at_door
 
 
 def _kind_of(target: Any, kind: str) -> str:
-    """`agent.kind`, or what the object has; "" if that is nothing."""
+    """`agent.kind`, or the kind found by attributes; "" if there is none."""
     if kind != "auto":
         return kind
-    of_another_system = "function" if function_shape(target) is not None else ""  # only if it is nothing else
+    of_another_system = "function" if function_shape(target) is not None else ""  # only if no other kind fits
     return next((name for name, each in KINDS.items() if each.is_of(target)), of_another_system)

@@ -1,7 +1,7 @@
-"""Agents that are programs: one run of it per episode, which asks its policy at the door.
+"""Agents that are programs: one run per episode, which asks its policy at the door.
 
-Invariants: a program that has ended, or whose episode has, leaves no process behind; what it prints is read
-to its end, and only the last of it is kept; its reward is the last line that it prints, and nothing else.
+Invariants: a program leaves no process behind when it or its episode has ended; its output is read to the
+end, and only the last of it is kept; its reward comes only from the last line that it prints.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.results import BadResult, ProgramFailed
 from workers.agent.policy import AgentPolicy
 
-KEPT_BYTES = 64 << 10  # of what it prints
+KEPT_BYTES = 64 << 10  # of its output
 SHOWN_CHARS = 4000  # of its errors
 READ_BYTES = 1 << 16
 
 
 def from_command(argv: Sequence[str]) -> PlayEpisode:
-    """A run of this program, with its row as JSON on standard input. Raises: ConfigError if there is none."""
+    """Episodes that run this program, with the row as JSON on standard input. Raises: ConfigError."""
     if shutil.which(argv[0], path=_path()) is None:
         raise ConfigError(
             f"There is no program {argv[0]!r} on this machine; expected a name that PATH has, or the path of "
@@ -44,7 +44,7 @@ def from_command(argv: Sequence[str]) -> PlayEpisode:
             code = await process.wait()
         finally:
             if process.returncode is None:
-                process.send_signal(signal.SIGTERM)  # to its keeper, which ends all of it
+                process.send_signal(signal.SIGTERM)  # to its keeper, which ends all of its processes
         if code:
             raise ProgramFailed(_failed(argv[0], code, errors))
         return _reward(printed)
@@ -53,12 +53,12 @@ def from_command(argv: Sequence[str]) -> PlayEpisode:
 
 
 def _path() -> str:
-    """Where programs are looked for: `python3` is the one of this worker."""
+    """The PATH for programs: `python3` is this worker's."""
     return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
 
 
 async def _talk(process: Process, row: bytes) -> tuple[bytes, bytes]:
-    """Give it the row; the last of what it prints, and of its errors."""
+    """Send the row; returns the last of the program's output, and of its errors."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -66,7 +66,7 @@ async def _talk(process: Process, row: bytes) -> tuple[bytes, bytes]:
         printed = tasks.create_task(_last(process.stdout), name="output")
         errors = tasks.create_task(_last(process.stderr), name="errors")
         process.stdin.write(row)
-        with suppress(ConnectionError):  # it need not read it
+        with suppress(ConnectionError):  # the program need not read it
             await process.stdin.drain()
         process.stdin.close()
     return printed.result(), errors.result()
@@ -90,7 +90,7 @@ def _failed(name: str, code: int, errors: bytes) -> str:
 
 
 def _reward(printed: bytes) -> Any:
-    """What its last line gives as a reward; None if that gives none. Raises: BadResult."""
+    """The reward in its last line; None if there is none. Raises: BadResult."""
     lines = [line for line in printed.decode(errors="replace").splitlines() if line.strip()]
     try:
         told = json.loads(lines[-1]) if lines else None

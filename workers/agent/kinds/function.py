@@ -1,6 +1,6 @@
-"""Agents that are a function, or a class with one: `async def episode(policy, row)`, or of another shape.
+"""Agents that are a function, or a class with one: `async def episode(policy, row)`, or another shape.
 
-One that is not async runs in a thread, and asks its policy at the door.
+A function that is not async runs in a thread, and asks its policy at the door.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from workers.agent.kinds.other_systems import PLAYERS
 from workers.agent.policy import AgentPolicy
 
 PlayEpisode = Callable[[AgentPolicy, Mapping[str, Any]], Awaitable[Any]]
-"""One episode of the user's code: what every kind is made into."""
+"""Plays one episode of the user's code; every kind is adapted to this."""
 
 
 async def result_of(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
-    """What a function or method of the user's gives, be it async or not. Raises: whatever it raises.
+    """The result of a user's function or method, async or not. Raises: whatever it raises.
 
-    One that is not async runs in a thread, so that other episodes go on meanwhile. What it returns is awaited
-    where it can be: a decorator around an async one hides that it is async.
+    A sync one runs in a thread, so that other episodes go on meanwhile. Its result is awaited if possible: a
+    decorator may hide that a function is async.
     """
     if inspect.iscoroutinefunction(function):
         return await function(*arguments, **named)
@@ -30,18 +30,18 @@ async def result_of(function: Callable[..., Any], /, *arguments: Any, **named: A
 
 
 def is_function(target: Any) -> bool:
-    """Whether it is something with the parameters `policy` and `row`."""
+    """Whether the object has the parameters `policy` and `row`."""
     return function_shape(target) is EPISODE
 
 
 def function_shape(target: Any) -> FunctionShape | None:
-    """Its shape by the names of its parameters; None if it has none."""
+    """The shape of the object by the names of its parameters; None if it has none."""
     called = _called(target)
     return None if called is None else shape_of(_parameters(called))
 
 
 def from_function(target: Any, options: Mapping[str, Any], *, has_door: bool = False) -> PlayEpisode:
-    """The user's function, or one object of the user's class. Raises: ConfigError."""
+    """The user's function, or an object of the user's class, as a kind. Raises: ConfigError."""
     if inspect.isclass(target):
         target, options = _made(target, options), {}
     called = _called(target)
@@ -76,11 +76,11 @@ def _made(target: Any, options: Mapping[str, Any]) -> Any:
 
 
 def check_options(target: Any, options: Mapping[str, Any]) -> None:
-    """Compare options with what a class takes, without making an object. Raises: ConfigError."""
+    """Check options against a class's parameters, without making an object. Raises: ConfigError."""
     try:
-        # not followed: a decorator may give what is taken behind it
+        # wrapped signatures are ignored: a decorator may supply arguments
         taken = inspect.signature(target, follow_wrapped=False)
-    except (TypeError, ValueError):  # compiled: only making one could tell
+    except (TypeError, ValueError):  # compiled: only a call could tell
         return
     try:
         taken.bind(**options)
@@ -98,12 +98,12 @@ def _misfit(target: Any, options: Mapping[str, Any], error: TypeError) -> Config
 
 
 def _called(target: Any) -> Any:
-    """What is called for an episode: the thing itself, its `run`, or its `__call__`."""
+    """The callable for an episode: the object itself, its `run`, or its `__call__`."""
     if inspect.isclass(target):
         return getattr(target, "run", None) or vars(target).get("__call__")
     if inspect.isroutine(target):
         return target
-    return getattr(target, "run", None) or getattr(target, "__call__", None)  # noqa: B004  # itself is asked for
+    return getattr(target, "run", None) or getattr(target, "__call__", None)  # noqa: B004  # the method
 
 
 def _parameters(called: Any) -> dict[str, inspect.Parameter]:
@@ -114,7 +114,7 @@ def _parameters(called: Any) -> dict[str, inspect.Parameter]:
 
 
 def _taken(called: Any, shape: FunctionShape, options: Mapping[str, Any]) -> frozenset[str]:
-    """The names of its shape that a function takes. Raises: ConfigError if it cannot be called by them."""
+    """The names of its shape that a function takes. Raises: ConfigError if it cannot be called with them."""
     parameters = _parameters(called)
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     needed = [

@@ -1,7 +1,7 @@
 """Agents that are a text environment: Gymnasium's `reset(seed, options)` and `step(text)`, or SkyRL's.
 
-Invariants: one environment per episode, seeded by the group's seed; the reward of a step is that of the turn
-that it answers, and the episode has no other.
+Invariants: one environment per episode, seeded by the group's seed; the reward of a step counts for the turn
+that it answers, and the episode has no other reward.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ Step = tuple[Any, float, bool, bool, Any]
 
 
 def is_gym(target: Any) -> bool:
-    """Whether it is of this kind by its shape."""
+    """Whether the object is of this kind by its attributes."""
     is_ours = callable(getattr(target, "reset", None)) and callable(getattr(target, "step", None))
     return is_ours or is_skyrl(target)
 
 
 def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
-    """One episode of an environment of the class, or of what a function makes. Raises: ConfigError."""
+    """Episodes of an environment class, or of a function that makes one. Raises: ConfigError."""
     if not callable(target):
         raise ConfigError(
             f"The agent is {target!r:.80}; of `agent.kind: gym` it is a class of environments, or a function "
@@ -50,7 +50,7 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
 
 
 async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, Any]) -> Returned:
-    """One episode of an environment with `reset` and `step`, whose rewards are noted of their turns."""
+    """Play one episode of an environment with `reset` and `step`; rewards count for their turns."""
     if (found := await loaded(policy, environment)) is not None:
         messages = found["messages"]
     else:
@@ -77,7 +77,7 @@ async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, An
 
 
 def _messages(observed: Any) -> list[dict[str, Any]]:
-    """An observation as what the user says. Raises: TypeError if it is no text."""
+    """An observation as user messages. Raises: TypeError if it is neither text nor messages."""
     if isinstance(observed, str):
         return [{"role": "user", "content": observed}]
     if isinstance(observed, list) and observed and all(isinstance(each, Mapping) for each in observed):

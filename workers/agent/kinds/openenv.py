@@ -1,7 +1,7 @@
 """Agents that are an environment of OpenEnv: a session with a server per episode, or an object of a class.
 
-Invariants: a session is the episode's alone, and is closed with it; an action that the environment refuses as
-malformed is the policy's mistake, and it is told; anything else that fails is the environment's.
+Invariants: a session belongs to one episode, and is closed with it; an action that the environment refuses as
+malformed is the policy's mistake, and is reported to it; any other failure is the environment's.
 """
 
 import importlib
@@ -29,12 +29,12 @@ MCP_TYPES = "openenv.core.env_server.mcp_types"
 
 
 def is_openenv(target: Any) -> bool:
-    """Whether it is of this kind by its shape: an address, or a class as openenv-core has them."""
+    """Whether the object is of this kind: an address, or a class as in openenv-core."""
     return is_address(target) or hasattr(target, "SUPPORTS_CONCURRENT_SESSIONS")
 
 
 def is_address(target: Any) -> bool:
-    """Whether it names a server."""
+    """Whether the object is a server's address."""
     return isinstance(target, str) and "://" in target
 
 
@@ -42,10 +42,10 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     """Episodes against a server, or with objects of a class. Raises: ConfigError.
 
     Options: `action`, how a text becomes an action, and `observation`, how an observation becomes text: a
-    field, `json`, or the import path of a function; by default the only field of text that there is. Where
-    actions are calls of tools, or `action` is `tools`, the policy calls them. `reset`: columns of the row,
-    separated by commas, that `reset` gets beside the seed. `score`: `environment`, or `function`, which
-    leaves it to `reward.function`. Others are for the class.
+    field, `json`, or the import path of a function; by default the only text field. If actions are tool
+    calls, or `action` is `tools`, the policy makes tool calls. `reset`: columns of the row, separated by
+    commas, that `reset` gets beside the seed. `score`: `environment`, or `function`, which leaves it to
+    `reward.function`. Other options are for the class.
     """
     own = {name: str(options[name]) for name in OPTIONS if name in options}
     rest = {name: value for name, value in options.items() if name not in OPTIONS}
@@ -86,7 +86,7 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
 
 
 class _AsGym:
-    """An environment as `play_steps` asks it."""
+    """An OpenEnv session with the interface that `play_steps` needs."""
 
     def __init__(self, session: Any, to_action: ActionMaker, to_text: TextMaker, columns: list[str]) -> None:
         self._session, self._to_action, self._to_text = session, to_action, to_text
@@ -130,7 +130,7 @@ async def _begun(session: Any, seed: int, row: Mapping[str, Any], columns: list[
 
 
 class _Within:
-    """An object of the user's class as a session."""
+    """An object of the user's class with the interface of a session."""
 
     def __init__(self, environment: Any, action_class: Any) -> None:
         self._environment, self._action_class = environment, action_class
@@ -151,7 +151,7 @@ class _Within:
         return _told(await result_of(self._environment.step, action))
 
     async def tools(self) -> list[dict[str, Any]]:
-        """Those that it has."""
+        """The environment's tools."""
         asked = importlib.import_module(MCP_TYPES).ListToolsAction()
         observed = await result_of(self._environment.step, asked)
         return [tool.model_dump() for tool in observed.tools]
@@ -162,13 +162,13 @@ class _Within:
 
 
 def _told(observed: Any) -> dict[str, Any]:
-    """As a server says it."""
+    """An observation in the server's format."""
     fields = observed.model_dump(exclude={"reward", "done", "metadata"})
     return {"observation": fields, "reward": observed.reward, "done": observed.done}
 
 
 def _schemas(address: str) -> dict[str, Any]:
-    """JSON schemas of actions and observations, as the server has them. Raises: ConfigError."""
+    """JSON schemas of actions and observations, from the server. Raises: ConfigError."""
     place = f"{base_url(address)}/schema"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as websockets are: directly
     try:
@@ -185,7 +185,7 @@ def _schemas(address: str) -> dict[str, Any]:
 
 
 def _schemas_of_class(target: Any) -> dict[str, Any]:
-    """Raises: ConfigError if objects of the class cannot be used side by side."""
+    """JSON schemas of a class. Raises: ConfigError if its objects cannot be used concurrently."""
     if not callable(target):
         raise ConfigError(f"The agent is {target!r:.80}; expected an address, or a class of OpenEnv.")
     if not getattr(target, "SUPPORTS_CONCURRENT_SESSIONS", True):
@@ -198,12 +198,12 @@ def _schemas_of_class(target: Any) -> dict[str, Any]:
 
 
 def _has_mcp(target: Any) -> bool:
-    """Whether the class is one of openenv-core whose actions are calls of tools."""
+    """Whether the class is from openenv-core with tool calls as actions."""
     return any(base.__name__ == "MCPEnvironment" for base in inspect.getmro(target))
 
 
 def _action_class(target: Any) -> Any:
-    """What `step` takes, if it says so by its types."""
+    """The action class in the type hints of `step`; None without one."""
     if _has_mcp(target):
         return importlib.import_module(MCP_TYPES).CallToolAction
     try:

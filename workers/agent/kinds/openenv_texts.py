@@ -1,6 +1,6 @@
-"""Texts to actions of OpenEnv, and observations to texts: by a field, as JSON, or by a function.
+"""Converts texts to OpenEnv actions, and observations to texts: by a field, as JSON, or by a function.
 
-Invariant: no text of the policy raises anything but Mistake, whose words it is told.
+Invariant: a text of the policy raises nothing but Mistake, whose message goes back to the policy.
 """
 
 import inspect
@@ -13,15 +13,15 @@ from protocol.importing import load_object
 
 AS_JSON = "json"
 ENVIRONMENTS_OWN = ("metadata", "done", "reward")
-"""Fields that every action or observation has, and that are nobody's text."""
+"""Fields of every action or observation that are not text for the policy."""
 
 
 class Mistake(Exception):
-    """The policy wrote what is no action; the text is for it."""
+    """The policy's text is not a valid action; the message is for the policy."""
 
 
 class ActionMaker:
-    """What a text of the policy is as an action."""
+    """Makes an action from a text of the policy."""
 
     def __init__(self, how: str, schema: Mapping[str, Any]) -> None:
         """`how`: a field, `json`, or an import path; "" for the only field of text. Raises: ConfigError."""
@@ -48,17 +48,17 @@ class ActionMaker:
 
 
 class TextMaker:
-    """What an observation is to the policy."""
+    """Makes a text for the policy from an observation."""
 
     def __init__(self, how: str, schema: Mapping[str, Any]) -> None:
-        """As `ActionMaker`, but that an observation of several fields is told as JSON."""
+        """As `ActionMaker`, but an observation with several fields becomes JSON."""
         texts = _fields(schema, "string")
         self._how = how or (texts[0] if len(texts) == 1 else AS_JSON)
         self._function = load_object(how) if ":" in how else None
         self._is_guess = not how
 
     def if_any(self, observation: Mapping[str, Any]) -> str:
-        """What it says, "" if it has no field of text and none was named. Raises: RuntimeError."""
+        """The text of an observation; "" if it has none and no field was named. Raises: RuntimeError."""
         if not self._is_guess:
             return str(self(observation))
         return next((value for value in observation.values() if isinstance(value, str)), "")
@@ -81,7 +81,7 @@ class TextMaker:
 
 
 def _only_text(schema: Mapping[str, Any], what: str) -> str:
-    """Raises: ConfigError if there is not exactly one field of text."""
+    """The only text field of a schema. Raises: ConfigError."""
     texts = _fields(schema, "string")
     if len(texts) != 1:
         every = ", ".join(_fields(schema)) or "none that could be read"

@@ -1,7 +1,7 @@
-"""Environments of OpenEnv whose actions are calls of tools (MCP): the policy calls them, as an agent does.
+"""OpenEnv environments whose actions are tool calls (MCP), which the policy makes.
 
-Invariants: the environment says at each episode's beginning which tools there are; a call that cannot be made
-is told to the policy; the rewards of the calls in an answer are those of its turn.
+Invariants: the environment lists its tools at each episode's beginning; the policy is told of a call that
+cannot be made; the rewards of the calls in an answer count for its turn.
 """
 
 import json
@@ -24,7 +24,7 @@ def wants_calls(schema: Mapping[str, Any]) -> bool:
 
 
 def schema_of(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool as chat completions have it, from what the environment says."""
+    """A tool in the format of chat completions, from the environment's description."""
     given = tool.get("input_schema") or tool.get("inputSchema") or {}
     function = {"name": tool["name"], "description": tool.get("description") or "", "parameters": given}
     return {"type": "function", "function": function}
@@ -38,9 +38,9 @@ async def play_tools(
     first: str,
     tools: Sequence[Mapping[str, Any]],
 ) -> Returned:
-    """One episode of a session that was reset, until it is done or the policy calls nothing.
+    """Play one episode of a session after its reset, until it is done or the policy makes no call.
 
-    `first`: what the environment says, behind the row's prompt. Rewards are noted of their turns. Raises:
+    `first`: the environment's text, placed after the row's prompt. Rewards count for their turns. Raises:
     RuntimeError if there is neither; EnvironmentFailed.
     """
     messages = first_messages(row, first)
@@ -68,7 +68,7 @@ async def play_tools(
 
 
 async def _called(session: Any, function: Mapping[str, str]) -> tuple[str, float, bool]:
-    """What the policy is told, the reward, and whether that was the end. Raises: EnvironmentFailed."""
+    """The result of a call for the policy, its reward, and whether the episode is done."""
     name = function["name"]
     try:
         arguments = json.loads(function["arguments"] or "{}")
@@ -85,7 +85,7 @@ async def _called(session: Any, function: Mapping[str, str]) -> tuple[str, float
 
 
 def _text_of(observation: Mapping[str, Any]) -> str:
-    """What a call gave: the texts of its content, else its data, else all as JSON."""
+    """The text of a call's result: the texts of its content, else its data, else all as JSON."""
     error = observation.get("error")
     if error:
         return f"Error: {error.get('message', error) if isinstance(error, Mapping) else error}"

@@ -1,7 +1,7 @@
-"""Sessions with a server of OpenEnv, and how many it has: JSON over a WebSocket, one session per connection.
+"""Sessions with an OpenEnv server: JSON over a WebSocket, one session per connection.
 
-Invariants: what the server says is never believed to be an observation unless it calls it one; a refused or
-lost session is EnvironmentFailed in words, with what the server said.
+Invariants: a message counts as an observation only if the server labels it so; a refused or lost session is
+an EnvironmentFailed that quotes the server.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ FULL = "CAPACITY_REACHED"
 
 
 class Refusal(Exception):
-    """The server takes a message for malformed; the text says why."""
+    """The server considers a message malformed; the text says why."""
 
 
 def base_url(address: str) -> str:
-    """Of its pages, from an address of any form."""
+    """The base URL of the server's pages, from an address of any form."""
     for ours, theirs in (("ws://", "http://"), ("wss://", "https://")):
         if address.startswith(ours):
             address = theirs + address.removeprefix(ours)
@@ -58,16 +58,16 @@ class OpenEnvSession:
         return _observed(await self._ask({"type": "reset", "data": dict(arguments)}))
 
     async def step(self, action: Any) -> dict[str, Any]:
-        """What follows an action. Raises: EnvironmentFailed; Refusal."""
+        """The observation after an action. Raises: EnvironmentFailed; Refusal."""
         data = action.model_dump() if hasattr(action, "model_dump") else action
         return _observed(await self._ask({"type": "step", "data": data}))
 
     async def state(self) -> dict[str, Any]:
-        """Of the session, which proves that there is one. Raises: EnvironmentFailed."""
+        """The session's state, which proves that the session exists. Raises: EnvironmentFailed."""
         return await self._ask({"type": "state"})
 
     async def tools(self) -> list[Any]:
-        """Those that the environment has, as MCP tells of them. Raises: EnvironmentFailed."""
+        """The environment's tools, as MCP describes them. Raises: EnvironmentFailed."""
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         answer = await self._ask({"type": "mcp", "data": asked})
         found = answer.get("result")
@@ -123,7 +123,7 @@ def _are_tools(told: Any) -> bool:
 
 
 def _observed(data: dict[str, Any]) -> dict[str, Any]:
-    """Raises: EnvironmentFailed if it is no observation."""
+    """The checked observation. Raises: EnvironmentFailed if it is malformed."""
     if not isinstance(data.get("observation"), dict):
         raise EnvironmentFailed(f"The environment server observed {data!r:.120}; expected `observation`.")
     reward = data.get("reward")
@@ -137,7 +137,7 @@ def _errors() -> Any:
 
 
 async def check_sessions(address: str, wanted: int) -> None:
-    """Open as many sessions as there will be episodes, and close them.
+    """Open as many sessions as there will be episodes, and close them again.
 
     Raises: ConfigError if one is refused.
     """

@@ -1,7 +1,7 @@
-"""Agents that were written for AReaL or Miles: what their functions are given, and what they may return.
+"""Agents that were written for AReaL or Miles: adapts their arguments and results.
 
-Invariants: such a function asks its policy at the door and nowhere else; what it returns becomes rewards as
-its own system would read it, or an error in words.
+Invariants: such a function asks its policy only at the door; its result becomes rewards as its own system
+would interpret it, or an error message.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -55,7 +55,7 @@ PLAYERS: dict[FunctionShape, Callable[[Call, Collection[str]], Play]] = {
     WORKFLOW: from_workflow,
     SESSION: from_session,
 }
-"""What makes episodes of a function that is not of our own shape."""
+"""Makes episodes of a function with another system's shape."""
 
 
 def _of_completions(result: Any, policy: AgentPolicy) -> float | Returned | None:
@@ -101,7 +101,7 @@ def _number(value: Any, expected: str, result: Any = None) -> float | None:
 
 
 def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """`prompt` as messages, and `metadata`: the other columns, with the entries of one of this name.
+    """The row as `prompt` messages and `metadata`: the other columns, and the entries of one of that name.
 
     Raises: BadResult.
     """

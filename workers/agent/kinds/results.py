@@ -1,7 +1,7 @@
-"""What an agent's code returned, checked: one finite number, or nothing, and where it was earned.
+"""Checks the result of an agent's code: one finite number, or none, and where it was earned.
 
-Invariants: whatever else it is becomes an error in words, never a reward; what turns have earned is not
-taken for something that was earned beside them.
+Invariants: any other result becomes an error message, never a reward; rewards of turns are not counted again
+as a reward of the episode.
 """
 
 from collections.abc import Mapping
@@ -13,24 +13,24 @@ from workers.agent.policy import Notes, finite
 
 
 class Returned(Enum):
-    """What a kind of agent returns in the place of a number."""
+    """Results of a kind of agent other than a number."""
 
-    TURN_REWARDS = "the rewards of its turns"  # and nothing else, be it that there are none
+    TURN_REWARDS = "the rewards of its turns"  # and no other, even if there are none
 
 
 class EpisodeReward(NamedTuple):
     """The reward of a whole episode."""
 
-    value: float | None  # None: a reward function says it
+    value: float | None  # None: a reward function scores it
     earned: Earned
 
 
 class BadResult(Exception):
-    """The code returned what is no reward; the text is for the user."""
+    """The code returned a result that is not a reward; the text is for the user."""
 
 
 class NothingSaid(Exception):
-    """A limit was reached before the policy had said anything; the text is for the user."""
+    """A limit was reached before the policy had answered; the text is for the user."""
 
 
 class ProgramFailed(Exception):
@@ -38,10 +38,10 @@ class ProgramFailed(Exception):
 
 
 def reward_of(result: Any, notes: Notes) -> EpisodeReward:
-    """The reward of an episode.
+    """The reward of an episode, from its result.
 
-    A number, a mapping with `score`, or nothing: then the rewards of its turns count together, if there are
-    any. Raises: BadResult.
+    A number, a mapping with `score`, or None: then the sum of its turns' rewards, if there are any. Raises:
+    BadResult.
     """
     if result is Returned.TURN_REWARDS:
         return reward_of_turns(notes)
@@ -64,7 +64,7 @@ def reward_of(result: Any, notes: Notes) -> EpisodeReward:
 
 
 def reward_of_turns(notes: Notes) -> EpisodeReward:
-    """The rewards of its turns together, and nothing else. Raises: BadResult."""
+    """The sum of the turns' rewards. Raises: BadResult."""
     try:
         return EpisodeReward(finite(sum(notes.rewards.values()), "The sum of the rewards of turns"), "turns")
     except ValueError as error:

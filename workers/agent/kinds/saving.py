@@ -1,6 +1,6 @@
-"""Environments with `save() -> bytes` and `load(bytes)`: kept before each turn, loaded instead of replayed.
+"""Environments with `save() -> bytes` and `load(bytes)`: saved before each turn, loaded instead of replayed.
 
-Invariant: what is loaded was saved by an object of the same class, before a request to the policy.
+Invariant: a loaded state was saved by an object of the same class, before a request to the policy.
 """
 
 import inspect
@@ -16,9 +16,9 @@ METHODS = ("save", "load")
 
 
 def saves(target: Any) -> bool:
-    """Whether objects of a class can be saved: its `save` needs no argument; else both names are its own.
+    """Whether objects of a class can be saved, which needs a `save` without arguments.
 
-    Raises: ConfigError if it has such a `save` and no `load`.
+    A `save` with arguments is a tool. Raises: ConfigError if it has such a `save` and no `load`.
     """
     save, load = (getattr(target, name, None) for name in METHODS)
     if not callable(save) or set(_needed(save)) - {"self"}:
@@ -32,7 +32,7 @@ def saves(target: Any) -> bool:
 
 
 def is_saving(environment: Any) -> bool:
-    """Whether it can be saved and loaded."""
+    """Whether the object can be saved and loaded."""
     save, load = getattr(environment, "save", None), getattr(environment, "load", None)
     return callable(save) and callable(load) and not _needed(save)
 
@@ -44,7 +44,7 @@ def _needed(function: Any) -> list[str]:
 
 
 async def keep(policy: AgentPolicy, environment: Any, fields: Mapping[str, Any]) -> None:
-    """Save it with what its loop needs, for the next request. Raises: TypeError if it gives no bytes."""
+    """Save it with its loop's fields, for the next request. Raises: TypeError if `save` gives no bytes."""
     if not is_saving(environment):
         return
     state = await result_of(environment.save)
@@ -54,7 +54,7 @@ async def keep(policy: AgentPolicy, environment: Any, fields: Mapping[str, Any])
 
 
 async def loaded(policy: AgentPolicy, environment: Any) -> dict[str, Any] | None:
-    """What its loop needs to go on, with the environment as it was then; None: the episode begins."""
+    """The loop's fields, with the environment restored; None if the episode begins."""
     if policy.saved is None or not is_saving(environment):
         return None
     fields, state = unpack(policy.saved)

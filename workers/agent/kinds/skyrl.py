@@ -1,6 +1,6 @@
-"""Environments of SkyRL, `init(prompt)` and `step(text)`, as Gymnasium would have them.
+"""Environments of SkyRL, `init(prompt)` and `step(text)`, adapted to Gymnasium's interface.
 
-Invariant: what an environment returns that is no step of SkyRL's is a TypeError that says what was expected.
+Invariant: an invalid result of an environment is a TypeError that says what was expected.
 Source: SkyRL a956457, skyrl-gym/skyrl_gym/envs/base_text_env.py, `BaseTextEnv`.
 """
 
@@ -12,7 +12,7 @@ STEP = "{observations, reward, done}, as SkyRL has it"
 
 
 class EnvironmentConfig(dict[str, Any]):
-    """`agent.options` as SkyRL gives an environment its configuration: by key or by attribute."""
+    """`agent.options` in SkyRL's form of a configuration: by key or by attribute."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -24,14 +24,14 @@ class EnvironmentConfig(dict[str, Any]):
 
 
 def is_skyrl(target: Any) -> bool:
-    """Whether it is such a class, or a function that makes one."""
+    """Whether the object is such a class, or a function that makes one."""
     return not hasattr(target, "reset") and all(
         callable(getattr(target, name, None)) for name in ("init", "step")
     )
 
 
 def make_skyrl(target: Any, options: Mapping[str, Any], row: Mapping[str, Any]) -> "SkyrlEnvironment":
-    """One for an episode, with what it takes by name: its configuration, and the columns of its row."""
+    """An environment for an episode, with the arguments that it takes by name: configuration and row."""
     takes = inspect.signature(target).parameters
     given = {"env_config": EnvironmentConfig(options), "extras": dict(row)}
     named = {name: value for name, value in given.items() if name in takes}
@@ -39,17 +39,17 @@ def make_skyrl(target: Any, options: Mapping[str, Any], row: Mapping[str, Any]) 
 
 
 class SkyrlEnvironment:
-    """One of SkyRL, for the loop of Gymnasium's."""
+    """An environment of SkyRL with Gymnasium's interface."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._environment, name)  # `close`, `save` and `load`, where it has them
+        return getattr(self._environment, name)  # `close`, `save` and `load`, if it has them
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Any:
         """The first messages."""
-        del seed  # it knows none
+        del seed  # it takes no seed
         prompt = options.get("prompt")
         if not prompt:
             raise TypeError(
@@ -66,7 +66,7 @@ class SkyrlEnvironment:
         return told
 
     def step(self, text: str) -> tuple[Any, Any, bool, bool, Any]:
-        """What the environment says to an answer."""
+        """The environment's reply to an answer."""
         told = self._environment.step(text)
         if not (isinstance(told, Mapping) and {"observations", "reward", "done"} <= {*told}):
             raise TypeError(f"`step` returned {told!r:.80}; expected {STEP}.")

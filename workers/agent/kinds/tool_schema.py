@@ -1,6 +1,6 @@
-"""Tools out of methods: a schema from the signature and the docstring, and calls checked against it.
+"""Makes tools from methods: a schema from the signature and the docstring, and checks of calls against it.
 
-Invariant: what a policy writes never raises here beyond ToolRefused, whose text is the tool's answer.
+Invariant: a text of the policy raises nothing but ToolRefused, whose message is the tool's answer.
 """
 
 import inspect
@@ -17,7 +17,7 @@ ARGUMENT = re.compile(r"^\s{2,}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
 class ToolRefused(Exception):
-    """A call that cannot be made; the text goes back to the policy."""
+    """A call that cannot be made; the message goes back to the policy."""
 
 
 class Tool(NamedTuple):
@@ -30,7 +30,7 @@ class Tool(NamedTuple):
 
 
 def tool_of(method: Callable[..., Any], name: str) -> Tool:
-    """Raises: ConfigError if the method has no docstring, or a parameter has no type that JSON can tell."""
+    """The tool of a method. Raises: ConfigError without a docstring, or if a type is not one of JSON's."""
     documentation = inspect.getdoc(method) or ""
     if not documentation.strip():
         raise ConfigError(
@@ -66,7 +66,7 @@ def tool_of(method: Callable[..., Any], name: str) -> Tool:
 
 
 def arguments_of(tool: Tool, text: str) -> dict[str, Any]:
-    """The arguments that a policy wrote. Raises: ToolRefused."""
+    """The checked arguments of a call. Raises: ToolRefused."""
     try:
         arguments = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
@@ -111,7 +111,7 @@ def _schema(kind: Any, where: str) -> dict[str, Any]:
 
 
 def _schema_of_literals(values: tuple[Any, ...], where: str) -> dict[str, Any]:
-    """JSON schema of `Literal[values]`; its type only where all are of one. Raises: ConfigError."""
+    """JSON schema of `Literal[values]`, with a type only if all values share it. Raises: ConfigError."""
     if strange := [value for value in values if value is not None and type(value) not in PLAIN]:
         raise ConfigError(
             f"The value {strange[0]!r} in a Literal of {where} is none that JSON has; expected texts, whole "
@@ -142,7 +142,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _described(documentation: str) -> dict[str, str]:
-    """What the section `Args:` says of each parameter."""
+    """The description of each parameter in the section `Args:`."""
     _, found, section = documentation.partition("Args:\n")
     described: dict[str, str] = {}
     for line in section.splitlines() if found else ():

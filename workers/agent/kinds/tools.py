@@ -1,7 +1,7 @@
-"""Agents that are a class of tools, as TRL has them: `reset(**row)`, a tool for each method, `get_reward()`.
+"""Agents that are a class of tools, as in TRL: `reset(**row)`, a tool for each method, `get_reward()`.
 
 Invariants: one object per episode; the loop of turns is here; a call that cannot be made, or whose method
-raises, is answered by a text, so that a policy is never spared the consequences of what it wrote.
+raises, is answered by an error text, so that the policy bears the consequences of its call.
 """
 
 import inspect
@@ -20,12 +20,12 @@ MAX_ANSWER_CHARS = 100_000
 
 
 def is_tools(target: Any) -> bool:
-    """Whether it is of this kind by its shape."""
+    """Whether the object is of this kind by its attributes."""
     return inspect.isclass(target) and hasattr(target, "reset") and hasattr(target, "get_reward")
 
 
 def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
-    """One episode of an object of the class.
+    """Episodes with objects of the class.
 
     Raises: ConfigError if it has no tools, or bad ones, or does not take the options.
     """
@@ -74,14 +74,14 @@ async def _play(
                 content = await _answer(environment, tools, call["function"])
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
     except BudgetExceeded:
-        pass  # what was earned stands; the policy has noted the limit
+        pass  # earlier rewards stand; the policy has noted the limit
     said = [message for message in messages if message["role"] == "assistant"]
     offered = {"messages": messages, "completion": said[-1]["content"] if said else "", **row}
     return await result_of(environment.get_reward, **_wanted(environment.get_reward, offered))
 
 
 async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping[str, str]) -> str:
-    """What the policy is told."""
+    """The tool's answer to a call."""
     tool = tools.get(function["name"])
     try:
         if tool is None:
@@ -91,12 +91,12 @@ async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping
         return str(await result_of(getattr(environment, tool.name), **arguments))[:MAX_ANSWER_CHARS]
     except EnvironmentFailed:
         raise
-    except (ToolRefused, Exception) as error:  # as TRL has it: what a method raises is told to the policy
+    except (ToolRefused, Exception) as error:  # as in TRL: a method's error goes to the policy
         return f"Error: {error}"[:MAX_ANSWER_CHARS]
 
 
 def first_messages(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:
-    """The row's prompt, with what `reset` says behind it. Raises: ValueError if that is behind no text."""
+    """The row's prompt, followed by the text of `reset`. Raises: ValueError if the prompt is no text."""
     prompt = row.get("prompt", "")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*map(dict, prompt)]
     if isinstance(first, str) and first:
@@ -112,7 +112,7 @@ def _methods(target: Any) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _wanted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the offered the function takes."""
+    """The offered arguments that the function takes."""
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return dict(offered)

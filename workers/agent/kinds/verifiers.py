@@ -1,7 +1,7 @@
-"""Agents that are a task of a taskset of verifiers: its prompt, its tools and its rewards.
+"""Agents that are tasks of a verifiers taskset: its prompt, its tools and its rewards.
 
-Invariants: an episode is one run of `verifiers.v1.Agent`, with the task that its row holds; every call of the
-model, whoever makes it, is a turn of the policy; what the task's code does wrong is told as its own failure.
+Invariants: an episode is one run of `verifiers.v1.Agent`, with the task in its row; every model call in it is
+a turn of the policy; an error of the task's code is reported as its own failure.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ ENVIRONMENTS_FAULT = ("SandboxError", "TunnelError", "InterceptionError", "Tools
 
 
 def is_taskset(target: Any) -> bool:
-    """Whether it is of this kind by its shape: a class that is a Taskset of verifiers."""
+    """Whether the object is a Taskset class of verifiers."""
     bases = inspect.getmro(target) if inspect.isclass(target) else ()
     return any(base.__name__ == "Taskset" and base.__module__.startswith("verifiers.") for base in bases)
 
@@ -64,7 +64,7 @@ def from_taskset(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
 
 
 def _raise_first(errors: Any) -> None:
-    """Raises: EnvironmentFailed, or RuntimeError with what the task's code raised."""
+    """Raises: EnvironmentFailed, or RuntimeError with the error of the task's code."""
     if not errors:
         raise EnvironmentFailed("verifiers ended the episode without saying why.")
     first = errors[0]

@@ -1,6 +1,6 @@
-"""The policy where verifiers expects a model: a client of its interception server, and a loop in process.
+"""The policy as a model of verifiers: a client for its interception server, and a loop in this process.
 
-Invariants: no request leaves this process but to verifiers' own server on the loopback; a call that cannot be
+Invariants: requests leave this process only to verifiers' own server on the loopback; a call that cannot be
 answered ends the run of the task, and the first cause is kept. Imports verifiers, which takes seconds.
 """
 
@@ -33,7 +33,7 @@ from protocol.errors import ConfigError
 from workers.agent.policy import AgentPolicy, BudgetExceeded
 
 NOWHERE = "http://staleflow.invalid/v1"  # a client that is never asked
-REFUSED = 400  # what SDKs do not send again
+REFUSED = 400  # a status that SDKs do not retry
 
 
 class PolicyClient(Client):
@@ -42,9 +42,9 @@ class PolicyClient(Client):
     def __init__(self, policy: AgentPolicy) -> None:
         self._policy = policy
         self.session: Any = None
-        """Of verifiers, once there is one."""
+        """The session of verifiers, once there is one."""
         self.failure: Exception | None = None
-        """Why the policy could not be asked: the user's messages, or the end of the episode."""
+        """Why the policy could not answer: invalid messages, or the end of the episode."""
 
     async def get_response(self, dialect: Any, body: dict[str, Any], *_: Any, **__: Any) -> Any:
         """As `Client.get_response`."""
@@ -67,7 +67,7 @@ class PolicyClient(Client):
         return RelayReply("text/event-stream", chunks(), close)
 
     async def _completion(self, dialect: Any, body: dict[str, Any]) -> dict[str, Any]:
-        """A chat completion. Raises: ProviderError, which the program that asked is told."""
+        """A chat completion. Raises: ProviderError, which goes to the program that asked."""
         if not isinstance(dialect, ChatDialect):
             raise model_error(
                 f"The policy answers chat completions only, not {type(dialect).__name__}.",
@@ -80,7 +80,7 @@ class PolicyClient(Client):
             # a stop, not an error: the task scores what there is; the server drops this answer and says 400
             self.session.trace.stop(f"staleflow_{error.limit}")
             answer = {"role": "assistant", "content": ""}
-        except Exception as error:  # told here, and raised again behind the run: it is no fault of verifiers
+        except Exception as error:  # reported here, and raised again after the run: verifiers is not at fault
             self.failure = self.failure or error
             raise model_error(f"{type(error).__name__}: {error}", status_code=REFUSED) from error
         return _completion_of(answer, self._policy.model)
@@ -95,14 +95,14 @@ def _completion_of(answer: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 class PolicyServers:
-    """The one interception server of this process; episodes share it."""
+    """The one interception server of this process, shared by its episodes."""
 
     def __init__(self) -> None:
         self._server: InterceptionServer | None = None
         self._lock = asyncio.Lock()
 
     async def slot(self, client: PolicyClient) -> "PolicySlot":
-        """What an `Agent` takes as its interception. Starts the server with the first one."""
+        """The interception for an `Agent`. Starts the server at the first call."""
         async with self._lock:
             if self._server is None:
                 server = InterceptionServer()
@@ -112,14 +112,14 @@ class PolicyServers:
 
 
 class PolicySlot(Interception):
-    """The server for one episode: what its session asks, its policy answers."""
+    """The server for one episode: its policy answers its session's requests."""
 
     def __init__(self, server: InterceptionServer, client: PolicyClient) -> None:
         super().__init__()
         self._server, self._client = server, client
 
     async def start(self) -> None:
-        """As `Interception.start`: it runs already."""
+        """As `Interception.start`: the server runs already."""
 
     @asynccontextmanager
     async def acquire(self, session: Any) -> AsyncIterator[Any]:
@@ -130,7 +130,7 @@ class PolicySlot(Interception):
 
 
 class LoopHarness(Harness):
-    """Asks the policy and calls the task's tools, until it calls none: in this process, fetching nothing."""
+    """Asks the policy and calls the task's tools until it calls none, in this process, without downloads."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_MCP = True
@@ -171,7 +171,7 @@ class LoopHarness(Harness):
 
 
 async def _called(connections: Any, table: Mapping[str, Any], function: Mapping[str, str]) -> Any:
-    """What a tool says, or what is wrong with the call."""
+    """The result of a tool, or an error text."""
     name = function["name"]
     if name not in table:
         return f"Error: there is no tool {name!r:.60}. There are: {', '.join(table) or 'none'}."
@@ -185,7 +185,7 @@ async def _called(connections: Any, table: Mapping[str, Any], function: Mapping[
 
 
 def agent_config(harness: str, *, is_ours: bool) -> AgentConfig:
-    """Of every episode. Raises: ConfigError if there is no such harness."""
+    """The configuration of every episode. Raises: ConfigError if there is no such harness."""
     try:
         config = HarnessConfig(id="null") if is_ours else harness_config_type(harness)(id=harness)
     except (ImportError, AttributeError, TypeError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""Messages to tokens and back: by chat templates, or by code of the user."""
+"""Renders messages into tokens and parses answers, by chat templates or a user's code."""

@@ -1,4 +1,4 @@
-"""The renderer that a configuration asks for."""
+"""Makes the renderer of a configuration."""
 
 from protocol.agents.renderers import LIBRARY
 from protocol.agents.settings import AgentSettings
@@ -10,9 +10,9 @@ from workers.models.tokenizer import load_tokenizer
 
 
 def make_renderer(model_directory: str, settings: AgentSettings) -> Renderer | None:
-    """As `agent.renderer` says; None where the tokenizer has no chat template, so that there is no chat.
+    """The renderer of `agent.renderer`; None if the tokenizer has no chat template, so that there is no chat.
 
-    Raises: ConfigError if the directory has no tokenizer, what the user wrote is no renderer, or the library
+    Raises: ConfigError if the directory has no tokenizer, the user's renderer lacks methods, or the library
     has none for this tokenizer.
     """
     tokenizer = load_tokenizer(model_directory)

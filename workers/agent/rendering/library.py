@@ -1,8 +1,8 @@
-"""The renderers of the library `renderers`, one per family of models, held to what a renderer promises.
+"""Wraps the renderers of the library `renderers`, one per model family, with checks of their results.
 
-Invariants: the library gets texts in which no token is spelt that tells turns apart, and a tokenizer that
-puts back what stood there as ordinary text; what it extends is taken only where it begins with all that was
-given and sampled; what it raises, or answers that is no such thing, is an error that names the key.
+Invariants: the library gets texts that spell no token which separates turns, and a tokenizer that encodes the
+original texts as ordinary tokens; its extension is used only if it begins with all given and sampled tokens;
+its exceptions and invalid results are errors that name the configuration key.
 """
 
 import json
@@ -30,12 +30,12 @@ from workers.agent.rendering.spelling import (
 from workers.agent.rendering.tool_calls import Parsed, ToolCall
 
 WITHIN_A_TURN = re.compile("think|tool|arg")
-"""Tokens by which an answer is parted into thoughts and calls; they tell no turn from another."""
+"""Tokens that separate thoughts and calls within an answer, but not turns."""
 USER = {"role": "user", "content": STAND_IN}
 
 
 class GuardedTokenizer:
-    """What the library sees of a tokenizer: hidden texts become ordinary tokens, and lookups are noted."""
+    """The tokenizer for the library: encodes hidden texts as ordinary tokens, and notes token lookups."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -43,11 +43,11 @@ class GuardedTokenizer:
         self.name_or_path = str(getattr(tokenizer, "name_or_path", ""))
         self.unk_token_id, self.eos_token_id = tokenizer.unk_token_id, tokenizer.eos_token_id
         self.asked: dict[str, int] = {}
-        """Added tokens that the library has asked for by their text: those that it writes itself."""
+        """Added tokens that the library has looked up by their text, and so writes itself."""
         self.stand_ins: Mapping[str, str] = {}
 
     def encode(self, text: str, *args: Any, **kwargs: Any) -> list[int]:
-        """Never with special tokens around it: a renderer writes those itself."""
+        """The tokens of a text without special tokens around it: a renderer writes those itself."""
         tokens: list[int] = []
         text = whole_text(text)
         hidden = "|".join(map(re.escape, self.stand_ins))
@@ -74,7 +74,7 @@ class GuardedTokenizer:
         return found
 
     def _ordinary(self, text: str) -> list[int]:
-        """Its tokens, none of them that of the whole text, be it special or not."""
+        """The ordinary tokens of a text; the token of the whole text is avoided, special or not."""
         tokens = plain_tokens(self._tokenizer, text)
         if not {*tokens} & {*self.asked.values()}:
             return tokens
@@ -82,10 +82,10 @@ class GuardedTokenizer:
 
 
 class LibraryRenderer:
-    """One of the library, for one tokenizer."""
+    """A renderer of the library, for one tokenizer."""
 
     def __init__(self, name: str, tokenizer: Any) -> None:
-        """Raises: ConfigError if the library, its renderer or a token of the renderer's is not there."""
+        """Raises: ConfigError if the library, its renderer or a token of the renderer is missing."""
         self._name, self._tokenizer, self._guard = name, tokenizer, GuardedTokenizer(tokenizer)
         self._theirs = make(name, self._guard)
         self._stops = frozenset(ids_of(self._call("get_stop_token_ids"), "get_stop_token_ids"))
@@ -151,7 +151,7 @@ class LibraryRenderer:
 
     @property
     def structure(self) -> list[str]:
-        """The texts that no message may spell, longest first."""
+        """The texts that no message may contain, longest first."""
         asked = self._guard.asked
         if self._structure[0] != len(asked):
             own = {text for text, id in asked.items() if id in self.ends or not WITHIN_A_TURN.search(text)}
@@ -167,7 +167,7 @@ class LibraryRenderer:
         return safe
 
     def _stand_in(self, last: int | None) -> Past:
-        """A past like any other."""
+        """A made-up past, for requests without one."""
         sampled = self._guard.encode(STAND_IN)
         return Past(self.render([USER], None), [*sampled, *([] if last is None else [last])], ())
 
@@ -176,7 +176,7 @@ class LibraryRenderer:
 
 
 def make(name: str, guard: GuardedTokenizer) -> Any:
-    """One of the library. Raises: ConfigError."""
+    """A renderer of the library. Raises: ConfigError."""
     try:
         from renderers import config_from_name, create_renderer  # an extra
 
@@ -188,7 +188,7 @@ def make(name: str, guard: GuardedTokenizer) -> Any:
         ) from error
     try:
         config = config_from_name(name)
-        # a turn goes on behind thoughts, too; what becomes of those `agent.history` says
+        # a turn goes on after thoughts, too; `agent.history` says what becomes of those
         return create_renderer(guard, type(config)(thinking_retention="all"))
     except Exception as error:  # whatever the library raises: assertions, too
         raise ConfigError(
@@ -199,7 +199,7 @@ def make(name: str, guard: GuardedTokenizer) -> Any:
 
 
 def _named(messages: Messages) -> list[dict[str, Any]]:
-    """Copies, in which the answer of a tool has the tool's name: some formats write it."""
+    """Copies in which a tool's answer has the tool's name, as some formats need."""
     names: dict[str, str] = {}
     copies: list[dict[str, Any]] = []
     for message in messages:
@@ -216,7 +216,7 @@ def _listed(tools: Tools) -> list[dict[str, Any]] | None:
 
 
 def _call_of(call: Any) -> ToolCall:
-    """A call as the policy asks for it; what could not be read is told as it stands."""
+    """A call of the library as a ToolCall; an unreadable one with its raw text."""
     name, arguments = getattr(call, "name", None), getattr(call, "arguments", None)
     if isinstance(arguments, Mapping):
         arguments = json.dumps(arguments, ensure_ascii=False)
@@ -226,7 +226,7 @@ def _call_of(call: Any) -> ToolCall:
 
 
 def _escaped(text: str) -> str:
-    """As JSON has it that is ASCII alone."""
+    """The text with JSON escapes, as ASCII."""
     return json.dumps(text)[1:-1]
 
 

@@ -1,7 +1,7 @@
-"""Texts that take long to encode: an event loop leaves them to a thread.
+"""Encodes long texts in a thread, so that the event loop is not blocked.
 
-Invariants: the thread gives the same tokens as the loop would; each has a renderer of its own, since no
-tokenizer can be asked by two threads at once.
+Invariants: the thread gives the same tokens as the loop would; loop and thread have separate renderers, since
+a tokenizer must not be used by two threads at once.
 """
 
 import asyncio
@@ -14,36 +14,36 @@ from workers.agent.rendering.renderer import Past, Renderer
 from workers.agent.rendering.spelling import Messages, Tools
 
 MAX_QUICK_CHARS = 1 << 15
-"""Of a text that an event loop encodes itself, which takes it some hundredths of a second."""
+"""Longest text that the event loop encodes itself, in some hundredths of a second."""
 
 Result = TypeVar("Result")
 
 
 class LongText(Exception):
-    """What is to be encoded has more than MAX_QUICK_CHARS characters."""
+    """The text to encode has more than MAX_QUICK_CHARS characters."""
 
 
 class QuickRenderer:
-    """A renderer as an event loop uses it: it encodes no text that is long."""
+    """A renderer for the event loop, which refuses long texts."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self.text, self.parse = renderer.text, renderer.parse  # of what an engine has sampled
+        self.text, self.parse = renderer.text, renderer.parse  # for sampled tokens
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
-        """As every renderer does. Raises: LongText."""
+        """As in every renderer. Raises: LongText."""
         _check_length(messages, tools)
         return self._renderer.render(messages, tools)
 
     def extend(
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int] | None:
-        """As every renderer does; the past is not encoded again. Raises: LongText."""
+        """As in every renderer; the past is not encoded again. Raises: LongText."""
         _check_length(messages)
         return self._renderer.extend(last, messages, tools, past=past)
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
-        """As every renderer does."""
+        """As in every renderer."""
         return type(self)(self._renderer.with_template_kwargs(kwargs))
 
 
@@ -51,17 +51,17 @@ class LongTexts:
     """A thread that encodes long texts, one after the other."""
 
     def __init__(self, make: Callable[[], Renderer | None]) -> None:
-        """`make`: makes the renderer of the thread, in it, when the first long text comes."""
+        """`make`: makes the thread's renderer, in the thread, for the first long text."""
         self._make = make
         self._renderer: Renderer | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long texts")
 
     async def run(self, work: Callable[[Renderer | None], Result]) -> Result:
-        """What this work gives that needs a renderer. Raises: whatever it, or making the renderer, raises."""
+        """The result of `work` with the thread's renderer. Raises: whatever it, or making one, raises."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     def close(self) -> None:
-        """Begin nothing any more; not here, but at the end of the process the text in hand is waited for."""
+        """Accept no further texts; the process waits for the current one at its end."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, work: Callable[[Renderer | None], Result]) -> Result:

@@ -1,7 +1,7 @@
-"""Renderers and readers of tool calls that users bring, held to what they promise.
+"""Wraps renderers and tool-call readers of users, with checks of their results.
 
-Invariants: what they raise, and what they answer that no engine could take, is a ValueError that names the
-key of the configuration; a text is never lost: what a reader leaves out is still in the tokens.
+Invariants: their exceptions, and results that no engine could take, become a ValueError that names the
+configuration key; no text is lost: what a reader leaves out is still in the tokens.
 """
 
 import inspect
@@ -22,7 +22,7 @@ MAX_ID = 2**31
 
 
 class OwnRenderer:
-    """A renderer of the user's: what the import path of `agent.renderer` made of the tokenizer."""
+    """A user's renderer, made from the tokenizer by the import path of `agent.renderer`."""
 
     def __init__(self, own: Any, tokenizer: Any) -> None:
         self._own, self._tokenizer, self._ends = own, tokenizer, end_tokens(tokenizer)
@@ -56,7 +56,7 @@ class OwnRenderer:
         return text_of(self._tokenizer, tokens, self._ends)
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
-        """As its method of this name makes it. Raises: ValueError if it has none, or that makes none."""
+        """The result of its method of this name. Raises: ValueError if it lacks the method, or that fails."""
         if not callable(getattr(self._own, "with_template_kwargs", None)):
             raise ValueError(
                 f"{RENDERER}: {shown(self._own)} has no method `with_template_kwargs(kwargs)`, and `data` or "
@@ -76,7 +76,7 @@ class OwnRenderer:
 
 
 def own_renderer(path: str, tokenizer: Any) -> Renderer:
-    """What the import path makes of the tokenizer. Raises: ConfigError if that is no renderer."""
+    """The renderer that the import path makes from the tokenizer. Raises: ConfigError if it lacks methods."""
     make = load_object(path)
     try:
         own = make(tokenizer)
@@ -94,12 +94,12 @@ def own_renderer(path: str, tokenizer: Any) -> Renderer:
 
 
 def _lacks(own: Any) -> str:
-    """The methods of a renderer that it has not, or ""."""
+    """The methods of a renderer that the object lacks; "" if none."""
     return ", ".join(name for name in METHODS if not callable(getattr(own, name, None)))
 
 
 def own_reader(path: str) -> CallReader:
-    """The user's function from a text to (the rest of it, calls). Raises: ConfigError if it is none."""
+    """The user's function from a text to (rest of the text, calls). Raises: ConfigError if not callable."""
     function = load_object(path)
     if not callable(function):
         raise ConfigError(
@@ -120,7 +120,7 @@ def own_reader(path: str) -> CallReader:
 
 
 def called(key: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """What it answers. Raises: ValueError in words, whatever it raises."""
+    """The function's result. Raises: ValueError with a message for the user, for any exception."""
     try:
         return function(*arguments, **named)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
@@ -128,7 +128,7 @@ def called(key: str, function: Callable[..., Any], *arguments: Any, **named: Any
 
 
 def ids_of(tokens: Any, name: str) -> list[int]:
-    """What a method of this name gave, if that is token ids. Raises: ValueError."""
+    """The result of a method as token ids. Raises: ValueError if it is none."""
     found = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if isinstance(found, list | tuple) and all(type(id) is int and 0 <= id < MAX_ID for id in found):
         return list(found)
@@ -137,10 +137,10 @@ def ids_of(tokens: Any, name: str) -> list[int]:
 
 
 def _takes(method: Callable[..., Any], name: str) -> bool:
-    """Whether it has a parameter of this name, as what inherits from ours has."""
+    """Whether a method has a parameter of this name, as in subclasses of the built-in renderers."""
     try:
         return name in inspect.signature(method).parameters
-    except (TypeError, ValueError):  # it tells nobody
+    except (TypeError, ValueError):  # without a readable signature
         return False
 
 

@@ -1,7 +1,7 @@
-"""Whether a chat template leaves the past as it was: found out on conversations made up for it.
+"""Tests on made-up conversations whether a chat template leaves earlier turns unchanged.
 
-Invariants: a probe compares what `extend` makes with a rendering of the whole; a template that raises on a
-probe fails it, and nothing else.
+Invariants: a probe compares the result of `extend` with a rendering of the whole; a template that raises on a
+probe fails only that probe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def _told(id: str) -> dict[str, str]:
 
 
 class Talk(NamedTuple):
-    """One conversation: what stands before an answer, the answer, and what follows it."""
+    """One conversation: messages before an answer, the answer, and messages after it."""
 
     before: Sequence[Mapping[str, Any]]
     answer: Mapping[str, Any]
@@ -92,24 +92,24 @@ def _try(renderer: Renderer, talk: Talk) -> str:
 def _behind(
     renderer: Renderer, prompt: Sequence[int], answered: Sequence[int], talk: Talk
 ) -> list[int] | None:
-    """What follows the answer; the library wants to see it as the policy would have sampled it."""
+    """The tokens after the answer; the library needs the answer as the policy would have sampled it."""
     if not isinstance(renderer, LibraryRenderer):
         past = Past(prompt, (), [*talk.before, talk.answer])
         return renderer.extend(None, talk.new, talk.tools, past=past)
     if not (sampled := _turn(renderer, prompt, answered)):
-        return []  # the prompt is written otherwise, which is told
+        return []  # the prompt is written differently, which is reported
     past = Past(prompt, sampled, [*talk.before, talk.answer])
     return renderer.extend(sampled[-1], talk.new, talk.tools, past=past)
 
 
 def _turn(renderer: LibraryRenderer, prompt: Sequence[int], answered: Sequence[int]) -> list[int]:
-    """The answer with the token that ends it; empty if none goes on from the prompt."""
+    """The answer with the token that ends it; empty if the rendering does not continue the prompt."""
     ends = [place for place in range(len(prompt), len(answered)) if answered[place] in renderer.ends]
     return [*answered[len(prompt) : ends[0] + 1]] if answered[: len(prompt)] == prompt and ends else []
 
 
 def doubts(renderer: Renderer, tokenizer: Any) -> list[str]:
-    """What a renderer of the library does otherwise than the tokenizer's template, or than itself."""
+    """How a renderer of the library differs from the tokenizer's template, or from itself."""
     if not isinstance(renderer, LibraryRenderer):
         return []
     template = TemplateRenderer(tokenizer) if tokenizer.chat_template else None
@@ -124,7 +124,7 @@ def doubts(renderer: Renderer, tokenizer: Any) -> list[str]:
 
 
 def _is_read(renderer: LibraryRenderer, talk: Talk) -> bool:
-    """Whether calls and text of the answer come back as they were; True where it cannot be written."""
+    """Whether calls and text of the answer are read as they were; True if it cannot be written."""
     try:
         prompt = renderer.render(talk.before, talk.tools)
         answered = renderer.render([*talk.before, talk.answer, *talk.new], talk.tools)
@@ -147,10 +147,10 @@ def _whole(renderer: Renderer, talk: Talk) -> list[int] | None:
 
 
 def why_useless(renderer: Renderer) -> str | None:
-    """What a renderer that is not ours raises on a question and what follows it; None if nothing."""
+    """The error of a foreign renderer on a question and its follow-up; None if there is none."""
     try:
         prompt = renderer.render([USER], None)
-        renderer.parse(prompt)  # the policy may say anything
+        renderer.parse(prompt)  # the policy may answer anything
         renderer.extend(prompt[-1], [MORE], None)
     except ValueError as error:
         return str(error)
@@ -158,9 +158,9 @@ def why_useless(renderer: Renderer) -> str | None:
 
 
 def check_probes(renderer: Renderer, history: str) -> dict[str, str]:
-    """The verdicts of all probes. Raises: ConfigError if `agent.history: refuse` and one failed.
+    """The results of all probes. Raises: ConfigError if `agent.history: refuse` and one failed.
 
-    A conversation of a kind that the template refuses altogether is no failure: no agent can hold it.
+    A kind of conversation that the template refuses altogether is no failure: no agent can hold it.
     """
     verdicts = probe(renderer)
     failed = [f"{name}: {why}" for name, why in verdicts.items() if why and not why.startswith(REFUSED)]

@@ -1,8 +1,8 @@
-"""Messages to tokens and back, by the chat template of the policy's tokenizer.
+"""Renders messages into tokens and parses answers, by the chat template of the policy's tokenizer.
 
-Invariants: what was sampled is never encoded again: `extend` gives only what stands behind it. Text of
-messages that spells a special token is encoded as ordinary text, so that neither an environment nor the
-policy can forge the end of a turn. Equal messages give equal tokens.
+Invariants: sampled tokens are never encoded again: `extend` gives only the tokens after them. Message text
+that spells a special token is encoded as ordinary text, so neither an environment nor the policy can forge
+the end of a turn. Equal messages give equal tokens.
 """
 
 import copy
@@ -27,32 +27,32 @@ from workers.agent.rendering.spelling import (
 from workers.agent.rendering.tool_calls import READERS, CallReader, Parsed, parse
 
 STAND_IN = "stand-in"
-CALL_ID_CHARS = 9  # as the strictest templates want them
+CALL_ID_CHARS = 9  # as the strictest templates require
 
 
 class Past(NamedTuple):
-    """What a request goes on from: a turn, and the request that it answered."""
+    """The past of a request: a turn, and the request that it answered."""
 
     prompt: Sequence[int]
     sampled: Sequence[int]
     messages: Messages
-    """All of it; the last one is the turn."""
+    """All of it; the last message is the turn."""
 
 
 class Renderer(Protocol):
-    """What turns a conversation into tokens."""
+    """Turns conversations into tokens."""
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
-        """The whole prompt, ready to be continued."""
+        """The tokens of a whole prompt, ready for the policy to continue."""
         ...
 
     def extend(
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int] | None:
-        """What stands between a sampled turn and the turn that answers these new messages.
+        """The tokens between a sampled turn and the turn that answers these new messages.
 
-        `last`: the last token that was sampled; `past`: all before the new messages, for those that want to
-        see it. None: these messages do not only append.
+        `last`: the last sampled token; `past`: everything before the new messages, for renderers that need
+        it. None: these messages do not only append.
         """
         ...
 
@@ -64,20 +64,20 @@ class Renderer(Protocol):
         prompt: Sequence[int] = (),
         tools: Tools = None,
     ) -> Parsed:
-        """What a turn says. `reads_calls`: tool calls are told from text; the rest: of its request."""
+        """The parts of an answer. `reads_calls`: parse tool calls; `prompt`, `tools`: of its request."""
         ...
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What they spell, but for one at the end that ends the turn."""
+        """The text of tokens, without a final token that ends the turn."""
         ...
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
-        """One that gives the chat template these arguments. Raises: ValueError in words if it has none."""
+        """A renderer with these arguments of the chat template. Raises: ValueError if it has no template."""
         ...
 
 
 class TurnReader:
-    """What a turn says, by a tokenizer and a reader of tool calls."""
+    """Parses answers with a tokenizer and a reader of tool calls."""
 
     def __init__(self, tokenizer: Any, read_calls: CallReader) -> None:
         self._tokenizer, self._read_calls = tokenizer, read_calls
@@ -98,7 +98,7 @@ class TurnReader:
 
 
 class TemplateRenderer(TurnReader):
-    """The stock chat template of a tokenizer."""
+    """Renders by the tokenizer's own chat template."""
 
     def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["hermes"]) -> None:
         super().__init__(tokenizer, read_calls)
@@ -107,7 +107,7 @@ class TemplateRenderer(TurnReader):
         self._kwargs: Mapping[str, Any] = {}
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
-        """One that gives the chat template these arguments; what a renderer decides itself is not theirs."""
+        """A renderer with these arguments of the chat template; the renderer's own take precedence."""
         other = copy.copy(self)
         other._kwargs, other._ended = kwargs, None
         return other
@@ -124,26 +124,26 @@ class TemplateRenderer(TurnReader):
         (answer, *new), schemas, hidden = self._hide([_stand_in(stand_in, called), *messages], tools)
         behind = self._behind_turn(stand_in, schemas) + self._between(stand_in, answer, new, schemas)
         tokens = encoded(self._tokenizer, behind, hidden)
-        # a turn that was cut off lacks its end, which the template writes; one that ended by itself has it
+        # a turn that was cut off lacks the end that the template writes
         return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
 
     # -- the stand-in -------------------------------------------------------------------------------------
 
     def _unused_text(self, told: Any) -> str:
-        """A text for an answer that neither the template nor what is told has in it."""
+        """A text for an answer that occurs neither in the template nor in `told`."""
         written = f"{self._tokenizer.chat_template}{json.dumps(told, default=str)}"
         texts = (f"{STAND_IN}-{n}" if n else STAND_IN for n in count())
         return next(text for text in texts if text not in written)
 
     def _behind_turn(self, stand_in: str, tools: Tools) -> str:
-        """What the template writes behind the text of an answer: the end of the turn, and a newline maybe."""
+        """The template's text after an answer: the end of the turn, and perhaps a newline."""
         if self._ended is None or self._ended[0] != tools:  # 0.06 of the 0.14 ms of `extend`
             talk = [_user(), {"role": "assistant", "content": stand_in}]
             self._ended = tools, self._behind(stand_in, talk, tools, is_prompt=False)
         return self._ended[1]
 
     def _between(self, stand_in: str, answer: Mapping[str, Any], new: Messages, tools: Tools) -> str:
-        """What the template writes between a finished turn and the next one, new messages included."""
+        """The template's text between a finished turn and the next one, with the new messages."""
         if "tool_calls" in answer:
             before = self._behind(stand_in, [_user(), answer], tools, is_prompt=False)
         else:
@@ -157,9 +157,9 @@ class TemplateRenderer(TurnReader):
         return whole[len(before) :]
 
     def _behind(self, stand_in: str, talk: Messages, tools: Tools, *, is_prompt: bool) -> str:
-        """What stands behind the stand-in; a template that thinks may write something else before it.
+        """The text after the stand-in; a template that thinks may write something else before it.
 
-        One that leaves the content of an answer with calls out has it in their arguments.
+        A template that omits the content of an answer with calls has the stand-in in their arguments.
         """
         text = self._write(talk, tools, is_prompt=is_prompt)
         place = text.find(stand_in)
@@ -180,7 +180,7 @@ class TemplateRenderer(TurnReader):
 
 
 class PlainRenderer(TurnReader):
-    """For models without a chat template: the contents of messages one behind the other, and nothing else."""
+    """For models without a chat template: the contents of messages in sequence, and nothing else."""
 
     def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["none"]) -> None:
         super().__init__(tokenizer, read_calls)
@@ -200,7 +200,7 @@ class PlainRenderer(TurnReader):
 
 
 def no_template(renderer: str) -> ValueError:
-    """Why a renderer takes no arguments of the chat template."""
+    """The error for chat template arguments of a renderer without a template."""
     return ValueError(
         f"agent.renderer: `{renderer}` does not use the chat template, so that `chat_template_kwargs` cannot "
         "change what it writes. Leave agent.renderer `template`, or leave them out of `data` and the rows."
@@ -208,7 +208,7 @@ def no_template(renderer: str) -> ValueError:
 
 
 def message_of(parsed: Parsed, tokens: Sequence[int]) -> dict[str, Any]:
-    """An answer as OpenAI's chat completions have it; equal tokens give equal ids of calls."""
+    """An answer in the format of OpenAI's chat completions; equal tokens give equal call ids."""
     message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
@@ -229,7 +229,7 @@ def message_of(parsed: Parsed, tokens: Sequence[int]) -> dict[str, Any]:
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as objects where they are JSON: templates write them with `tojson`."""
+    """The message with call arguments as objects if they are JSON, as templates use `tojson`."""
     if not message.get("tool_calls"):
         return dict(message)
     calls = []
@@ -244,7 +244,7 @@ def _user() -> dict[str, str]:
 
 
 def _called(new: Messages, past: Messages) -> dict[str, str]:
-    """The calls that these messages answer, made by the answer which they follow: names by id."""
+    """The calls that these messages answer: names by id."""
     ids: dict[str, None] = {}
     own: set[str] = set()
     for message in new:
@@ -259,7 +259,7 @@ def _called(new: Messages, past: Messages) -> dict[str, str]:
 
 
 def _stand_in(text: str, called: Mapping[str, str]) -> dict[str, Any]:
-    """An answer in the place of the one that new messages follow, with the calls that they answer."""
+    """A stand-in for the answer before new messages, with the calls that they answer."""
     answer: dict[str, Any] = {"role": "assistant", "content": text}
     if called:
         answer["tool_calls"] = [_call(id, name, text) for id, name in called.items()]

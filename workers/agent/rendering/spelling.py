@@ -1,7 +1,7 @@
-"""Texts that spell special tokens, and what tokens spell.
+"""Encodes texts so that they cannot spell special tokens, and decodes tokens.
 
-Invariants: no text of a message becomes a special token, whatever it spells; which texts those are is told by
-the tokenizer alone.
+Invariants: text of a message never becomes a special token; the tokenizer alone defines which texts those
+are.
 """
 
 import re
@@ -15,16 +15,16 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 
 class Hidden(NamedTuple):
-    """Messages and tools with another text where one spells a special token."""
+    """Messages and tools with stand-ins for texts that spell special tokens."""
 
     messages: Messages
     tools: Tools
     stand_ins: Mapping[str, str]
-    """What such a text stands for."""
+    """The original text of each stand-in."""
 
 
 def hide(special: Sequence[str], messages: Messages, tools: Tools) -> Hidden:
-    """The same without these tokens' texts, longest first."""
+    """Replace these tokens' texts, longest first, by stand-ins."""
     texts = [*texts_of(messages), *texts_of(tools or ())]
     spelt = [token for token in special if any(token in text for text in texts)]
     if not spelt:
@@ -36,9 +36,9 @@ def hide(special: Sequence[str], messages: Messages, tools: Tools) -> Hidden:
 
 
 def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:
-    """The tokens of what was written of hidden messages: what was hidden is ordinary text.
+    """The tokens of a rendered text: hidden texts become ordinary tokens.
 
-    Half a character, as a policy may write one in the arguments of a call, is another character.
+    Half characters, as a policy may write in the arguments of a call, are replaced.
     """
     text = whole_text(text)
     if not hidden:
@@ -53,7 +53,7 @@ def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:
 
 
 def special_tokens(tokenizer: Any) -> list[str]:
-    """The texts of the tokens that no message may spell, longest first."""
+    """The texts of special tokens, which no message may spell, longest first."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     found = {token.content for token in added if token.special} | {*tokenizer.all_special_tokens}
     return sorted(found, key=lambda token: (-len(token), token))
@@ -71,7 +71,7 @@ def text_of(tokenizer: Any, tokens: Sequence[int], ends: frozenset[int]) -> str:
 
 
 def plain_tokens(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text, none of them special, whatever it spells."""
+    """The tokens of a text, none of them special."""
     tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     return [token for token in tokens if token not in ids]

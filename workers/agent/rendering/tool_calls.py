@@ -1,8 +1,7 @@
-"""What a policy has written, read as reasoning, text and tool calls.
+"""Parses an answer of the policy into reasoning, text and tool calls.
 
-Invariants: pure; no text is ever an error: what cannot be read as a call is a call all the same, whose name
-or arguments are what stands there, so that the environment can answer it. Arguments stay the text that was
-sampled.
+Invariants: pure; no text is an error: an unreadable call is still a call, with the text as its name or
+arguments, so that the environment can answer it. Arguments stay the text that was sampled.
 """
 
 import json
@@ -21,7 +20,7 @@ class ToolCall(NamedTuple):
     """One call that the policy asks for."""
 
     name: str
-    arguments: str  # as it was written
+    arguments: str  # as written
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,11 @@ class Parsed:
     calls: tuple[ToolCall, ...]
     unreadable: int  # calls that are no JSON object with a name
     ids: tuple[str, ...] = ()
-    """Of the calls, where the policy writes such."""
+    """Ids of the calls, if the policy writes them."""
 
 
 CallReader = Callable[[str], tuple[str, list[ToolCall], int]]
-"""The rest of the text, the calls in it, and how many of them could not be read."""
+"""Returns the rest of the text, the calls in it, and the number of unreadable calls."""
 
 
 def hermes(text: str) -> tuple[str, list[ToolCall], int]:
@@ -51,7 +50,7 @@ def hermes(text: str) -> tuple[str, list[ToolCall], int]:
 
 
 def no_calls(text: str) -> tuple[str, list[ToolCall], int]:
-    """All of it is text."""
+    """No calls: all of it is text."""
     return text, [], 0
 
 
@@ -84,6 +83,6 @@ def _read_block(block: str) -> tuple[ToolCall, bool]:
 
 
 def _span(text: str, begin: int) -> str:
-    """The JSON value that begins there, as it is written."""
+    """The JSON value that begins at this place, as it is written."""
     _, end = json.JSONDecoder().raw_decode(text, begin)
     return text[begin:end]
