@@ -1,1 +1,1 @@
-"""Processes in which workers run their users' code, and what they say to each other."""
+"""Processes in which workers run their users' code, and the packets between them."""

@@ -1,10 +1,9 @@
 """Keeps a process of users' code, and ends all processes that it has started.
 
-`python -m workers.children.keeper MODULE NAME MEMORY_MB` forks: the child is the `main` of the module, the
-parent waits. NAME is for people.
-Invariants: when the worker closes the pipe or is gone, or the child ends or takes too much memory, no
-process that the child has started is left, even one with its own session or without its parent; this process
-ends as its child did, or with OUT_OF_MEMORY.
+`python -m workers.children.keeper MODULE NAME MEMORY_MB` forks: the child runs the `main` of the module, the
+parent waits. NAME is for people. Invariants: when the worker closes the pipe or is gone, or the child ends or
+takes too much memory, all processes that the child has started are ended, also those in another session or
+without their parent; this process ends with its child's status, or with OUT_OF_MEMORY.
 """
 
 import importlib
@@ -23,13 +22,13 @@ from workers.link.process_memory import resident_bytes_of
 from workers.sandbox.usage import resident_mb_below
 
 LOOK_MS = 100
-"""Between two looks at the memory of the child: cheap, and it fills a few hundred MB meanwhile."""
+"""Milliseconds between two checks of the child's memory: cheap, and a few hundred MB are filled meanwhile."""
 LOOKS_AT_ALL = 10
-"""Every so many looks, also at what it has started: that reads the status of every process of the machine."""
+"""So many checks per check of all descendants, which reads the status of every process of the machine."""
 
 
 def main() -> None:
-    """Never returns in the keeper; in the child, serves."""
+    """Runs the keeper, which never returns; in the child, the module's `main`."""
     adopt_orphans()
     keeper = os.getpid()
     child = os.fork()  # before anything is imported that could start a thread
@@ -50,7 +49,7 @@ def _keep(child: int, memory_mb: int) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _noted)
     poll = select.poll()
-    poll.register(0, 0)  # tells only that the worker has closed it; what is written there is for the child
+    poll.register(0, 0)  # only reports that the worker has closed it; its data are for the child
     poll.register(reader, select.POLLIN)
     status, looks = None, 0
     while status is None:
@@ -72,14 +71,14 @@ def _keep(child: int, memory_mb: int) -> None:
 
 
 def _takes_more(child: int, memory_mb: int, looks_at_all: bool) -> bool:
-    """Whether the child takes more memory than it may, alone or with all that it has started."""
+    """Whether the child takes more memory than allowed, alone or with all that it has started."""
     if resident_bytes_of(child) > memory_mb << 20:
         return True
     return looks_at_all and resident_mb_below(os.getpid()) > memory_mb
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:
-    """The wake-up descriptor says what there is to know."""
+    """Do nothing: the wake-up descriptor has the signal's number."""
 
 
 def _end_as(status: int | None) -> None:

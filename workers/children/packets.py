@@ -1,7 +1,7 @@
 """Packets between a worker and the processes that run its users' code.
 
 Invariants: no I/O; a packet is a secret, a length (4 bytes, big-endian) and msgpack; other bytes in the pipe,
-from code that writes to descriptors not its own, differ from a packet in their first bytes.
+from code that writes to descriptors not its own, are recognized by a missing secret.
 """
 
 from collections.abc import Iterator
@@ -10,22 +10,22 @@ from typing import Any
 import msgpack
 
 SECRET_BYTES = 16
-"""The worker writes the secret of a process first of all; packets to the process carry none."""
+"""The worker sends a process its secret first; packets to the process carry none."""
 LENGTH_BYTES = 4
 MAX_TEXT_CHARS = 64_000
 
 OUT_OF_MEMORY = 75
-"""The exit code of a keeper whose process took more memory than it may."""
+"""The exit code of a keeper whose process took too much memory."""
 CLOSED = 74
 """The exit code of a process that has found its pipe closed."""
 
 
 class GarbageError(Exception):
-    """The bytes that came through the pipe are no packet."""
+    """The pipe contains bytes that are not a packet."""
 
 
 def packet(*parts: Any, secret: bytes = b"") -> bytes:
-    """One packet. Text may hold what UTF-8 cannot: it is escaped."""
+    """One packet. Characters that UTF-8 cannot encode are escaped."""
     body = msgpack.packb([_printable(part) if isinstance(part, str) else part for part in parts])
     assert isinstance(body, bytes)
     return secret + len(body).to_bytes(LENGTH_BYTES, "big") + body
@@ -69,7 +69,7 @@ def _unpack(body: bytes) -> list[Any]:
 
 
 def _printable(text: str) -> str:
-    """Surrogates escaped, and the middle of a long text left out: its beginning says what, its end where."""
+    """The text with surrogates escaped, and with the middle left out if it is long."""
     text = text.encode("utf-8", "backslashreplace").decode()
     half = MAX_TEXT_CHARS // 2
     return text if len(text) <= MAX_TEXT_CHARS else f"{text[:half]}\n...\n{text[-half:]}"

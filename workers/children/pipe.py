@@ -1,7 +1,7 @@
-"""The pipe to its worker, in a process that runs users' code.
+"""The pipe from a process of users' code to its worker.
 
-Invariant: what the code prints or reads cannot touch the pipe, because standard output is standard error here
-and the descriptors of the pipe are others; a copy of this process that the code has forked has no pipe.
+Invariant: the code's prints and reads cannot touch the pipe, because standard output is redirected to
+standard error here and the pipe has other descriptors; a forked copy of this process has no pipe.
 """
 
 import os
@@ -15,7 +15,7 @@ from workers.children.packets import CLOSED, LENGTH_BYTES, SECRET_BYTES, packet
 
 
 class WorkerPipe:
-    """The descriptors to the worker, moved to where the user's code does not look for them."""
+    """The descriptors to the worker, moved to numbers that the user's code does not use."""
 
     def __init__(self) -> None:
         self.requests, self._replies = os.dup(0), os.dup(1)
@@ -29,7 +29,7 @@ class WorkerPipe:
         os.register_at_fork(after_in_child=self._close)
 
     def read_setup(self) -> list[Any]:
-        """The packet that the worker sends first of all."""
+        """The packet that the worker sends first."""
         length = int.from_bytes(self._read(LENGTH_BYTES), "big")
         return msgpack.unpackb(self._read(length))
 
@@ -40,11 +40,11 @@ class WorkerPipe:
         return data
 
     def write(self, *parts: Any) -> None:
-        """Send one packet; ends the process if the pipe is not there any more."""
+        """Send one packet; ends the process if the pipe is closed."""
         data = packet(*parts, secret=self._secret)
         with self._writing:
             if self._look() != self._identity:
-                os._exit(CLOSED)  # another file may have its number by now
+                os._exit(CLOSED)  # its number may belong to another file by now
             while data:
                 data = data[os.write(self._replies, data) :]
 

@@ -1,8 +1,8 @@
-"""The processes of one piece of users' code: they are started, replaced and ended together.
+"""The processes of one piece of users' code: starts, replaces and ends them.
 
 Invariants: the event loop never runs the user's code and never waits for it; a process that ends is replaced,
-and so is one that is killed while it starts; one that dies MAX_IDLE_DEATHS times in a row, and not of what it
-was asked, fails the worker; no process outlives the pool.
+and so is one that is killed while it starts; if a process dies MAX_IDLE_DEATHS times in a row without a
+request as the cause, the worker fails; no process outlives the pool.
 """
 
 import asyncio
@@ -17,26 +17,26 @@ from workers.children.process import KeptProcess
 logger = logging.getLogger(__name__)
 
 START_LIMIT_S = 300.0  # to import the user's module, which may pull in a large library
-MAX_IDLE_DEATHS = 3  # in a row: the module ends its process, whatever it is asked
+MAX_IDLE_DEATHS = 3  # in a row: the module ends its process whatever is requested
 
 Child = TypeVar("Child", bound=KeptProcess)
 
 
 class PooledCode(NamedTuple):
-    """The users' code: how its processes are started, and its name for people."""
+    """The users' code: how its processes are started, and its names in messages."""
 
     module: str  # whose `main` each process runs
     name: str  # import path or command
     kind: str  # "reward function"
-    key: str  # of the configuration, which names it
-    idle: str  # what it did not do between its deaths, as the end of a clause
+    key: str  # configuration key that names the code
+    idle: str  # missing activity between its deaths, as the end of a clause
 
 
 class KeptPool(Generic[Child]):
     """Processes around the users' code, within `async with`."""
 
     def __init__(self, code: PooledCode, environment: Mapping[str, str]) -> None:
-        """A pool without processes. `environment`: of each."""
+        """A pool without processes. `environment`: of each process."""
         self._pooled, self._environment = code, environment
         self._tasks = asyncio.TaskGroup()
         self._starting: set[asyncio.Task[Child]] = set()
@@ -68,19 +68,19 @@ class KeptPool(Generic[Child]):
     # -- what the pools differ in ---------------------------------------------------------------------------
 
     def _make(self) -> Child:
-        """A process like those that have died, which is not started yet."""
+        """A new process, not started yet."""
         raise NotImplementedError
 
     def _on_started(self, child: Child) -> None:
-        """It is ready."""
+        """Note that a process is ready."""
         raise NotImplementedError
 
     def _is_replaced(self, child: Child) -> bool:
-        """Whether another one takes its place when it has died."""
+        """Whether a process is replaced when it has died."""
         return True
 
     def _was_idle(self, child: Child) -> bool:
-        """Whether nothing that it was asked can have killed it."""
+        """Whether no request can have killed the process."""
         return True
 
     # -- their life -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A process of users' code below its keeper, as its worker sees it.
 
-Invariants: its output is cut into packets before it is read; bytes that are no packet end the process; when
-it has ended, `_settled` is called once, after all processes that it started have ended.
+Invariants: its bytes are cut into packets before use; bytes that are not a packet end it; when it has ended,
+`_settled` is called once, after all that it has started has ended.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ END_LIMIT_S = 10.0
 
 
 def half_mb(groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Half of the memory here, the container's if it has less than its machine.
+    """Half of the machine's memory in MB, or of the container's if that is less.
 
-    It is what a process may take that is given no other limit. `groups`: where the system tells of limits.
+    The default memory limit of a process. `groups`: folder of the kernel's cgroup limits.
     """
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of version 2 and 1; "max": no limit
@@ -45,27 +45,27 @@ def environment_of(import_paths: Sequence[str]) -> dict[str, str]:
 
 
 class Code(NamedTuple):
-    """The users' code, in words for people."""
+    """The users' code in messages for people, and its memory limit."""
 
     what: str  # "the reward function"
-    memory_key: str  # of the configuration
-    memory_mb: int  # that the process may take, with all that it has started
+    memory_key: str  # configuration key
+    memory_mb: int  # for the process with all that it has started
 
 
 class KeptProcess(asyncio.SubprocessProtocol):
-    """The process, and its two pipes."""
+    """A process and its two pipes."""
 
     def __init__(self, code: Code, *, setup: bytes, max_bytes: int) -> None:
-        """`setup`: the packet that it is told first of all; `max_bytes`: of a packet that it says."""
+        """`setup`: the first packet to the process; `max_bytes`: of a packet from it."""
         self.is_open = True
-        """Whether it may be asked anything more."""
+        """Whether requests may still be sent."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once the code is imported; fails with ConfigError if it is no good, RunError if it died."""
+        """Done once the code is imported; fails with ConfigError if it cannot be, RunError if it died."""
         self.gone = asyncio.Event()
         self.reason = ""
         """Why it has ended."""
         self.was_killed = False
-        """Whether a signal has ended it that neither its worker nor its keeper sent."""
+        """Whether it was killed by a signal from elsewhere than its worker or keeper."""
         self._code, self._setup = code, setup
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._packets = Packets(secret=self._secret, max_bytes=max_bytes)
@@ -75,11 +75,11 @@ class KeptProcess(asyncio.SubprocessProtocol):
 
     @property
     def has_started(self) -> bool:
-        """Whether it was ready, though it may be gone by now."""
+        """Whether it has been ready; it may have ended since."""
         return self.ready.done() and self.ready.exception() is None
 
     async def start(self, module: str, name: str, environment: Mapping[str, str]) -> None:
-        """Start it; `module` has the `main` that it runs, and `name` is for `ps`."""
+        """Start the process; `module` has the `main` that it runs, and `name` is for `ps`."""
         await asyncio.get_running_loop().subprocess_exec(
             lambda: self,
             sys.executable, "-P", "-m", "workers.children.keeper", module, name, str(self._code.memory_mb),
@@ -87,14 +87,14 @@ class KeptProcess(asyncio.SubprocessProtocol):
         )  # fmt: skip
 
     def _take(self, kind: Any, parts: list[Any]) -> bool:
-        """Hear one packet; whether it is an answer. Raises: GarbageError if this cannot be its word."""
+        """Handle one packet; returns whether it is an answer. Raises: GarbageError if it is malformed."""
         raise NotImplementedError
 
     def _answered(self) -> None:
-        """Packets with answers among them were heard."""
+        """Called after packets with answers among them."""
 
     def _settled(self) -> None:
-        """It is gone: answer for what was in hand."""
+        """Called when the process is gone: settle its open requests."""
         raise NotImplementedError
 
     # -- as asyncio calls them --------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class KeptProcess(asyncio.SubprocessProtocol):
         self._write(self._secret + self._setup)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take what it says."""
+        """Read the bytes of the process."""
         answers = 0
         try:
             for kind, *parts in self._packets.feed(data):
@@ -121,24 +121,24 @@ class KeptProcess(asyncio.SubprocessProtocol):
             self._answered()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """It ends, or has closed its end."""
+        """The process ends, or has closed its end."""
         self.is_open = False
         if not self._is_ending and self._timer is None:
             self._set_timer(END_LIMIT_S, lambda: self.end(self._pipe_closed()))
 
     def process_exited(self) -> None:
-        """It has ended; what it has said last may still be in the pipe."""
+        """The process has ended; its last bytes may still be in the pipe."""
         self.is_open = False
         self._set_timer(END_LIMIT_S, self._settle)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and all that it has said was heard."""
+        """The process has ended, and all of its bytes were read."""
         self._settle()
 
     # -- its end ----------------------------------------------------------------------------------------
 
     def end(self, reason: str) -> None:
-        """Have it killed with everything that it has started."""
+        """Kill the process with all that it has started."""
         if self._is_ending or self.gone.is_set():
             return
         self.is_open, self._is_ending = False, True
@@ -200,7 +200,7 @@ class KeptProcess(asyncio.SubprocessProtocol):
         return f"The process of {what} {how}{self._meanwhile()}. What it printed is in this worker's log."
 
     def _meanwhile(self) -> str:
-        """What it was doing, as the end of a clause."""
+        """Its activity when it died, as the end of a clause."""
         return ""
 
     def _pipe_closed(self) -> str:

@@ -1,9 +1,9 @@
-"""Runs a program, and ends everything that it has started.
+"""Runs a program, and ends all processes that it has started.
 
-`python -m workers.children.program PROGRAM ARGUMENTS...` forks: the child becomes the program, in a session
-of its own, the parent waits.
-Invariants: when the program ends, or this process is told to (SIGTERM), nothing that the program has started
-is left, also what has a session of its own or has lost its parent; this process ends as the program did.
+`python -m workers.children.program PROGRAM ARGUMENTS...` forks: the child becomes the program, in its own
+session, the parent waits. Invariants: when the program ends, or this process gets SIGTERM, all processes that
+the program has started are ended, also those in another session or without their parent; this process ends
+with the program's status.
 """
 
 import os
@@ -18,7 +18,7 @@ WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}
 
 
 def main() -> None:
-    """Never returns."""
+    """Run the program; never returns."""
     adopt_orphans()
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     keeper = os.getpid()
@@ -32,7 +32,7 @@ def main() -> None:
         status = reap(child)
     rest = kill_and_reap(child)
     code = os.waitstatus_to_exitcode(status if status is not None else rest or 0)
-    os._exit(code if code >= 0 else 128 - code)  # as shells say it
+    os._exit(code if code >= 0 else 128 - code)  # the convention of shells
 
 
 def _become(argv: list[str], keeper: int) -> None:

@@ -1,7 +1,7 @@
-"""Ends all descendants of a process, in whatever session they are.
+"""Ends all processes that a process has started, directly or not, in whatever session they are.
 
 Invariant: on Linux a process that adopts orphans (`adopt_orphans`) stays the ancestor of all that it has
-started, so that walking down from it misses only what another service was asked to start.
+started, so walking down from it misses only processes that another service was asked to start.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ def adopt_orphans() -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Process ids of all that run below `ancestor`, parents before their children; [] without /proc."""
+    """Process ids of all descendants, parents before their children; [] without /proc."""
     children: dict[int, list[int]] = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
@@ -35,7 +35,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def reap(child: int) -> int | None:
-    """Take leave of every child that has ended; the wait status of `child` if it is among them."""
+    """Reap every child that has ended; returns the wait status of `child` if it is among them."""
     status = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
@@ -47,10 +47,9 @@ def reap(child: int) -> int | None:
 def kill_and_reap(child: int) -> int | None:
     """End `child` and all other descendants of this process.
 
-    Returns the wait status of `child`, None if another has reaped it.
-
-    A process whose parent is killed becomes a child of this one, so each round finds what was started since
-    the one before it. What this user may not signal is waited for.
+    Returns the wait status of `child`, None if another has reaped it. A process whose parent is killed
+    becomes a child of this one, so each round finds what was started since the last. Processes that this user
+    may not signal are waited for.
     """
     status = None
     while True:

@@ -1,10 +1,10 @@
-"""A worker's line to the controller: attach, talk, beat, leave.
+"""A worker's link to the controller: attaches, sends and receives messages, beats, and leaves.
 
-Invariants: beats leave from the event loop that does the work, so a hung worker falls silent, and nothing
-else ends them; neither end is silent for longer than a beat: an end that has just sent a message needs no
-beat; a controller that is silent for the lease ends the link, but a stall of this process does not count as
-its silence; after the link is closed, everything raises LinkClosed with the reason. The inbox is bounded by
-the work that the controller leaves outstanding.
+Invariants: beats are sent by the event loop that does the work, so a hung worker falls silent, and nothing
+else stops them; neither end is silent for longer than a beat: after a message no beat is needed; a controller
+that is silent for the lease ends the link, but a stall of this process is not counted; once the link is
+closed, every call raises LinkClosed with the reason. The inbox is bounded by the work that the controller
+leaves outstanding.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from workers.link.machine_use import machine_use
 logger = logging.getLogger("workers")
 
 LINGER_MS = 500  # for the last acknowledgement to reach the wire
-MEASURE_S = 10.0  # between two looks at what this process takes of its machine
-BROKEN_HANDSHAKES = 3  # in a row: the other end is no controller that knows us, rather than one that starts
+MEASURE_S = 10.0  # between two measurements of this process's memory
+BROKEN_HANDSHAKES = 3  # in a row: a foreign controller rather than one that starts
 
 
 class LinkClosed(StaleFlowError):
-    """The conversation is over. After a fault the worker must not go on, unless it may attach again."""
+    """The link is closed. After a fault the worker must not go on, unless it may attach again."""
 
     def __init__(self, reason: str, is_fault: bool, *, may_reattach: bool = False) -> None:
         super().__init__(reason)
@@ -42,16 +42,16 @@ class LinkClosed(StaleFlowError):
 
 
 class Link:
-    """One attached worker's end. Made by `attach`."""
+    """The worker's end of a link. Made by `attach`."""
 
     settings: WorkerSettings
     lease_s = 0.0
-    """After so much silence each end takes the other for gone; 0 before it was told."""
+    """Silence after which each end considers the other gone; 0 before the Welcome."""
 
     def __init__(self, endpoint: str, role: Role, key: WorkerKey | None = None) -> None:
         self._role: Role = role
         self.arrived = asyncio.Event()
-        """Set while something waits in the inbox, once the link is closed, and by `wake`."""
+        """Set while a message waits, once the link is closed, and by `wake`."""
         self.on_drain: Callable[[], None] = lambda: None
         """Called when the controller asks this worker to leave."""
         self._inbox: deque[tuple[Message, Frames]] = deque()
@@ -62,12 +62,12 @@ class Link:
         )
         self._key = key
         self.endpoint = endpoint
-        """Of the controller."""
+        """The controller's endpoint."""
         self.weights_key: ServerKey | None = None
-        """Of the run's weights channel; None where nobody else can listen."""
+        """Of the run's weights channel; None if that has no key."""
         self._broken_handshakes = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.name = ""  # that the controller calls this worker by
+        self.name = ""  # this worker's name at the controller
         self._beat_s = 0.0
         self._heard_at = self._said_at = self._beaten_at = self._due_at = asyncio.get_running_loop().time()
         self._measured_at = -MEASURE_S
@@ -76,13 +76,13 @@ class Link:
     async def attach(
         cls, address: str, attach: Attach, *, key: str | None = None, limit_s: float = 60.0
     ) -> "Link":
-        """A link that was welcomed.
+        """A link that the controller has welcomed.
 
         `address` is an endpoint, or a run directory that holds a file `address`; `key` is a key file, needed
-        where the controller has keys, unless the run directory holds one.
+        if the controller has keys, unless the run directory holds one.
 
-        Raises: NoAnswer if nobody answers; ConfigError if the controller refuses; LinkClosed if its run is
-        over.
+        Raises: NoAnswer if no controller answers; ConfigError if the controller refuses; LinkClosed if its
+        run is over.
         """
         endpoint, local_key = find_endpoint(address)
         file = key or local_key
@@ -117,13 +117,13 @@ class Link:
         self._said_at = asyncio.get_running_loop().time()
 
     async def receive(self) -> tuple[Message, Frames]:
-        """The next message. Raises: LinkClosed; as `fail` was told."""
+        """The next message. Raises: LinkClosed; the error passed to `fail`."""
         while (item := self.receive_nowait()) is None:
             await self.arrived.wait()
         return item
 
     def receive_nowait(self) -> tuple[Message, Frames] | None:
-        """The next message, or None, which also clears `arrived`. Raises: LinkClosed; as `fail` was told."""
+        """The next message, or None, which also clears `arrived`. Raises: as `receive`."""
         if self._failure is not None:
             raise self._failure
         if self._inbox:
@@ -135,33 +135,33 @@ class Link:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the conversation is over."""
+        """Whether the link is closed."""
         return self._closed is not None
 
     @property
     def peer(self) -> PeerId:
-        """Who this worker is to the controller."""
+        """This worker's id at the controller."""
         return self._connection.routing_id.hex()
 
     def unacknowledged(self) -> list[tuple[Message, Frames]]:
-        """What was sent, in order, that the controller may not have kept."""
+        """Sent messages, in order, that the controller may not have kept."""
         return self._connection.unacknowledged()
 
     def wake(self) -> None:
-        """Let whoever waits for `arrived` look around."""
+        """Wake the tasks that wait for `arrived`."""
         self.arrived.set()
 
     def cut(self, reason: str) -> None:
-        """The controller is known to be gone, sooner than its silence would tell."""
+        """Close the link: the controller is known to be gone before its silence shows it."""
         self._close(LinkClosed(reason, True, may_reattach=True))
 
     def fail(self, error: RunError) -> None:
-        """Something beside the worker has ended it: this is raised where it receives. It can still send."""
+        """Raise this error in the receiving task; sending is still possible."""
         self._failure = error
         self.arrived.set()
 
     async def flush(self, limit_s: float) -> bool:
-        """Whether the controller acknowledged everything sent within `limit_s` seconds."""
+        """Whether the controller acknowledges everything sent, within `limit_s` seconds."""
         self.send(Beat())  # its answer carries the acknowledgement
         return await self._connection.flush(limit_s)
 
@@ -196,7 +196,7 @@ class Link:
         now = asyncio.get_running_loop().time()
         late_s = now - self._due_at
         if late_s > self._beat_s:
-            self._heard_at += late_s  # we were stopped ourselves; what was said meanwhile waits to be read
+            self._heard_at += late_s  # this process was stopped; messages of that time wait to be read
         silent_s = now - self._heard_at
         if silent_s > self.lease_s:
             self._close(
@@ -248,7 +248,7 @@ class Link:
         self._close(LinkClosed(f"The controller broke the protocol: {reason}", True))
 
     def _refused(self, what: int) -> None:
-        """A handshake failed. Once attached, the lease decides."""
+        """Handle a failed handshake. Once attached, only the lease matters."""
         if self.lease_s:
             return
         if what == REFUSED and self._key is not None:

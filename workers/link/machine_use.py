@@ -1,7 +1,7 @@
-"""What this process takes of its machine: resident memory with all below it, and memory of its device.
+"""This process's use of its machine: resident memory with all descendants, and memory of its device.
 
-Invariants: nothing is loaded for it, and no context is made on a device: without torch, or before the worker
-has used its device, there is none; only descendants are looked at, so it costs the same on a busy machine.
+Invariants: nothing is loaded for it, and no device context is made: without torch, or before the worker has
+used its device, there is none; only descendants are read, so it costs the same on a busy machine.
 """
 
 import os
@@ -19,14 +19,14 @@ MAX_NAME_CHARS = 200
 
 
 def machine_use() -> MachineUse:
-    """As it is now. Without /proc the memory is 0."""
+    """The current use. Without /proc the memory is 0."""
     name, free, total = _device()
     resident = sum(map(resident_bytes_of, _with_descendants(os.getpid())))
     return MachineUse(resident // MB, name, (total - free) // MB, total // MB)
 
 
 def _device() -> tuple[str, int, int]:
-    """Name, free bytes and all bytes of the device that torch uses in this process."""
+    """Name, free bytes and total bytes of the device that torch uses in this process."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.__spec__, "_initializing", False):  # a thread is importing it
         return NO_DEVICE, 0, 0
@@ -37,7 +37,7 @@ def _device() -> tuple[str, int, int]:
 
 
 def _with_descendants(process: int) -> list[int]:
-    """As the kernel lists the children of each thread; a kernel that does not lists the process alone."""
+    """The process and its descendants; the process alone if the kernel does not list children of threads."""
     found = [process]
     for one in found:
         with suppress(OSError):  # it has ended meanwhile

@@ -1,4 +1,4 @@
-"""Ties a process to the life of the one that started it, so that a SIGKILL of the parent orphans none."""
+"""Ties a process to the life of its parent, so that a SIGKILL of the parent leaves no orphans."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel kill this process when the thread of `parent` that started it ends.
 
-    Or send it another signal; end at once if that has happened already. Linux only; elsewhere, nothing.
+    `number` is the signal; if the thread has ended already, the process ends at once. Only on Linux.
     """
     if sys.platform != "linux":
         return
@@ -26,13 +26,13 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
 def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float) -> None:
     """Call `on_death` when `parent` exits, and exit at most `limit_s` seconds later.
 
-    `on_death` is called on a thread of its own, also in a process that was stopped when the parent ended:
-    it is continued. If `parent` is gone already, the process ends at once, as there is nothing in hand yet.
-    Where the kernel has no pidfd (before Linux 5.3), nothing changes.
+    `on_death` is called in its own thread, also in a process that was stopped when the parent ended: it is
+    continued. If `parent` is gone already, the process ends at once, as it has no work yet. If the kernel has
+    no pidfd (before Linux 5.3), the function does nothing.
     """
     try:
         descriptor = os.pidfd_open(parent)
-    except ProcessLookupError:  # it has ended, and was waited for: nobody will ever tell of it
+    except ProcessLookupError:  # it has ended and was reaped: no event will come
         os._exit(1)
     except (AttributeError, OSError):
         return
@@ -53,5 +53,5 @@ def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float)
 def _signal_at_death_of(parent: int, number: signal.Signals) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it ended before the kernel knew; somebody else's child by now
+    if os.getppid() != parent:  # it ended before the call took effect
         os._exit(1)

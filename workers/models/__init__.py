@@ -1,1 +1,1 @@
-"""Models: how they are made, loaded and adapted."""
+"""Makes, loads and adapts models."""

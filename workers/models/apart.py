@@ -1,10 +1,10 @@
-"""A backbone that computes the sequences of a packed row side by side, each padded at its end.
+"""Computes the sequences of a packed row side by side, each padded at its end, in place of the backbone.
 
 It is for layers that carry a state from token to token (linear attention, convolutions, state spaces), which
-in a packed row would go on from one sequence into the next.
+in a packed row would carry it from one sequence into the next.
 
-Invariants: whatever stands behind a sequence changes nothing of it, as every layer looks back alone
-(`check_no_leak` proves it); the rest of the model, its head included, sees the packed row.
+Invariants: tokens after a sequence change nothing in it, as every layer looks back only (`check_no_leak`
+tests it); the rest of the model, its head included, gets the packed row.
 
 Shapes: S sequences, L tokens of the longest, T of all of them, H width of the hidden states.
 """
@@ -19,24 +19,24 @@ from transformers import PreTrainedModel
 
 
 class Apart:
-    """What stands in for a backbone's forward pass."""
+    """Replaces a backbone's forward pass."""
 
     def __init__(self, backbone: nn.Module, *, names_lengths: bool) -> None:
-        """`names_lengths`: its attention is told the lengths of sequences in a row."""
+        """`names_lengths`: its attention takes the lengths of sequences in a row."""
         self._forward = backbone.forward
         self._names_lengths = names_lengths
 
     def __call__(
         self, input_ids: torch.Tensor, *, sequence_lengths: list[int] | None = None, **arguments: Any
     ) -> Any:
-        """What the backbone makes of a row [1, T] of sequences of these lengths; without, of any input."""
+        """The backbone's output for a row [1, T] of sequences of these lengths, or for any input."""
         if sequence_lengths is None:
             return self._forward(input_ids=input_ids, **arguments)
         longest, device = max(sequence_lengths), input_ids.device
         tokens_SL = pad_sequence(list(input_ids[0].split(sequence_lengths)), batch_first=True)
         if "position_ids" in arguments:
             arguments["position_ids"] = torch.arange(longest, device=device).expand_as(tokens_SL)
-        if self._names_lengths:  # of [S, L] each is one sequence to attention
+        if self._names_lengths:  # to attention, each row of [S, L] is one sequence
             arguments["sequence_lengths"] = [longest]
         output = self._forward(input_ids=tokens_SL, **arguments)
         places_T = torch.cat(
@@ -47,12 +47,12 @@ class Apart:
 
 
 def set_apart(model: PreTrainedModel, *, names_lengths: bool) -> None:
-    """From now on the model computes the sequences of a packed row apart from each other."""
+    """Have the model compute the sequences of a packed row separately from now on."""
     backbone: Any = model.get_decoder()
     backbone.forward = Apart(backbone, names_lengths=names_lengths)
 
 
 def is_apart(model: PreTrainedModel) -> bool:
-    """Whether it does."""
+    """Whether the model computes the sequences of a packed row separately."""
     backbone: Any = model.get_decoder()
     return isinstance(backbone.__dict__.get("forward"), Apart)

@@ -1,4 +1,4 @@
-"""How much arithmetic a train step is, and what share of its device's peak: `compute/*` of metrics.jsonl."""
+"""The FLOPs of a train step, and their share of the device's peak: `compute/*` of metrics.jsonl."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -23,14 +23,14 @@ class OnDevices(Protocol):
 
 
 class StepPasses(NamedTuple):
-    """What a train step computes of each token."""
+    """The passes of a train step over each token."""
 
     policy: Passes
     critic: Passes | None  # None without one
 
 
 def passes_of(options: TrainerSettings, *, has_own_pass: bool) -> StepPasses:
-    """`has_own_pass`: proximal logprobs take a pass of their own."""
+    """The passes under these options. `has_own_pass`: proximal logprobs take a pass of their own."""
     policy = Passes(only_forward=has_own_pass + (options.kl_coefficient > 0))
     return StepPasses(policy, Passes(only_forward=1) if options.baseline == "value" else None)
 
@@ -39,7 +39,7 @@ ONLY_POLICY = StepPasses(Passes(), None)
 
 
 class ComputeMeter:
-    """Of one trainer, from its model before that is sharded."""
+    """Measures one trainer; made from its model before that is sharded."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class ComputeMeter:
         self._peak = peak_flops(name, str(dtype).removeprefix("torch."))
 
     def metrics(self, lengths: Sequence[int], sampled: int, seconds: float) -> dict[str, float]:
-        """Of a batch with sequences of these lengths, `sampled` of whose tokens were sampled.
+        """Metrics of a batch with sequences of these lengths, of whose tokens `sampled` were sampled.
 
-        A critic counts as the same model without a head. `mfu` is told where the peak of the device is known,
-        and nothing of a mixture that does not say how many experts a token passes.
+        A critic counts as the same model without a head. `mfu` is included if the device's peak is known;
+        nothing is returned for a mixture that does not say how many experts a token passes.
         """
         if (model := self._arithmetic) is None:
             return {}
@@ -75,9 +75,9 @@ class ComputeMeter:
 
 
 def arithmetic_of(model: PreTrainedModel) -> Arithmetic | None:
-    """Of a model; None if it is a mixture that does not say how many experts a token passes.
+    """The sizes from which a model's FLOPs are computed; None for a mixture without `num_experts_per_tok`.
 
-    Sliding windows and layers without attention count as whole attention.
+    Sliding windows and layers without attention count as full attention.
     """
     config: Any = model.config.get_text_config()
     experts = expert_count(config.to_dict())

@@ -1,10 +1,10 @@
-"""How the tensors of a model lie in its files: transformers holds together what they have one by one.
+"""How a model's files hold its tensors: transformers joins some that its files have separately.
 
-Versions and checkpoints have the names and shapes of the files, which vLLM and other loaders take.
+Versions and checkpoints have the names and shapes of the files, which vLLM and other loaders read.
 
 Invariants: a tensor of the files is a whole tensor of the model, or rows of one expert in it; the way back is
-transformers' own (`revert_weight_conversion`), tried on tensors of row numbers, so that no weight is copied;
-a mixture whose files cannot be made in this way is refused before it is trained.
+transformers' own (`revert_weight_conversion`), tried on tensors of row numbers, so no weight is copied; a
+mixture whose files cannot be made in this way is refused before it is trained.
 """
 
 import math
@@ -21,14 +21,14 @@ from protocol.model_shape import expert_count
 from workers.models.parts import SpreadPart, TensorPart
 
 FileLayout = Mapping[str, TensorPart]
-"""By name in the files; empty where files have what the model has."""
+"""Parts by name in the files; empty if the files have the model's own tensors."""
 AS_IT_IS: FileLayout = MappingProxyType({})
 
 
 def file_layout(model: PreTrainedModel, names: Collection[str] = ()) -> FileLayout:
-    """How the files of this model hold it. `names`: of what they hold; none, if there are no files here.
+    """The layout of this model's files. `names`: the tensors in them; empty if there are no files here.
 
-    Raises: ConfigError if the model is a mixture of experts whose files cannot be made again.
+    Raises: ConfigError if the model is a mixture of experts whose files cannot be written back.
     """
     tensors = model.state_dict(keep_vars=True)
     firsts = {id(tensor): name for name, tensor in reversed(tensors.items())}  # of tied ones the first name
@@ -49,14 +49,14 @@ def file_layout(model: PreTrainedModel, names: Collection[str] = ()) -> FileLayo
 
 
 def split(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str, torch.Tensor]:
-    """Whole tensors as the files have them, without a copy."""
+    """Whole tensors in the layout of the files, without a copy."""
     if not layout:
         return dict(tensors)
     return {name: part.of(tensors[part.own]) for name, part in layout.items() if part.own in tensors}
 
 
 def pieces(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str, torch.Tensor | SpreadPart]:
-    """Tensors that may be spread over ranks, as the files have them."""
+    """Tensors that may be spread over ranks, in the layout of the files."""
     if not layout:
         return dict(tensors)
     return {
@@ -67,7 +67,7 @@ def pieces(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str,
 
 
 def _parts(model: PreTrainedModel, own: Mapping[str, torch.Tensor]) -> FileLayout | None:
-    """Parts by name in the files; None if some are more than rows of an expert."""
+    """Parts by name in the files; None if some are other than rows of an expert."""
     rows, total = {}, 0
     for name, tensor in own.items():
         rows[name] = _row_numbers(tensor.shape, total)
@@ -75,7 +75,7 @@ def _parts(model: PreTrainedModel, own: Mapping[str, torch.Tensor]) -> FileLayou
     try:
         reverted = revert_weight_conversion(model, dict(rows))
     except (ValueError, RuntimeError, KeyError, AttributeError):
-        return None  # it joins or turns what row numbers do not show
+        return None  # it joins or transposes tensors
     names, firsts = list(rows), [int(numbers.flatten()[0]) for numbers in rows.values()]
     found, covered = {}, 0
     for name, numbers in reverted.items():
@@ -91,13 +91,13 @@ def _parts(model: PreTrainedModel, own: Mapping[str, torch.Tensor]) -> FileLayou
 
 
 def _row_numbers(shape: torch.Size, start: int) -> torch.Tensor:
-    """A number for each row, of each expert where a tensor holds some, in a tensor of as many dimensions."""
+    """A number for each row, per expert if a tensor has several, in a tensor of as many dimensions."""
     counts = [count if dim < max(1, len(shape) - 1) and dim < 2 else 1 for dim, count in enumerate(shape)]
     return torch.arange(start, start + math.prod(counts)).reshape(counts)
 
 
 def _part(own: str, rows: torch.Tensor, first: int, count: int) -> TensorPart | None:
-    """The part with these row numbers; None if it is neither all of the tensor nor of one expert."""
+    """The part with these row numbers; None if it is neither the whole tensor nor of one expert."""
     at = first - int(rows.flatten()[0])
     if count == rows.numel():
         return TensorPart(own)

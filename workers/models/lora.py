@@ -1,8 +1,8 @@
-"""What a LoRA adapter is as a policy version, and how an engine merges it into the model that it has.
+"""A LoRA adapter as a policy version, and its merging into an engine's model.
 
-Invariants: a version holds the adapter alone, under peft's own names, and the digest of the model that it
-belongs to; one that does not fit is refused before anything is changed; every merge begins from the kept
-weights of the model, so nothing drifts. peft itself is not needed here.
+Invariants: a version holds only the adapter, under peft's own names, and the digest of its base model; a
+version that does not fit is refused before anything is changed; every merge starts from the kept weights of
+the model, so errors do not accumulate. peft itself is not needed here.
 Source: LoRA (arXiv 2106.09685): weight + alpha / rank * B @ A.
 """
 
@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from protocol.errors import ConfigError
 from protocol.settings import LoraSettings
 
-PREFIX = "base_model.model."  # peft's, before every name in its files
-DIGEST = "staleflow.model_digest"  # the tensor of a version that names the model
+PREFIX = "base_model.model."  # peft's prefix of every name in its files
+DIGEST = "staleflow.model_digest"  # the tensor of a version that identifies the model
 WEIGHT_FILES = ("*.safetensors", "*.bin")
 Shapes = Mapping[str, tuple[int, int]]
 """[out, in] of every layer that has an adapter, by name."""
@@ -34,7 +34,7 @@ def target_layers(model: PreTrainedModel, lora: LoraSettings) -> dict[str, nn.Li
 
     Raises: ConfigError if one of `target_modules` is not there, or cannot have one.
     """
-    # not subclasses: routers of experts are such, and give more than a product
+    # not subclasses: routers of experts are some, and compute more than a product
     linear = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
     output, inputs = model.get_output_embeddings(), model.get_input_embeddings()
     chosen = {
@@ -64,17 +64,17 @@ def is_target(layer: str, targets: Iterable[str]) -> bool:
 
 
 def shapes_of(layers: Mapping[str, nn.Linear]) -> dict[str, tuple[int, int]]:
-    """Their [out, in]."""
+    """The [out, in] of each layer."""
     return {name: (layer.out_features, layer.in_features) for name, layer in layers.items()}
 
 
 def tensor_names(layer: str) -> tuple[str, str]:
-    """A and B of a layer, as peft calls them in its files."""
+    """The names of a layer's A and B in peft's files."""
     return f"{PREFIX}{layer}.lora_A.weight", f"{PREFIX}{layer}.lora_B.weight"
 
 
 def adapter_config(lora: LoraSettings, layers: Iterable[str], directory: str | Path) -> dict[str, object]:
-    """What adapter_config.json holds: a LoRA that peft, vLLM and transformers load."""
+    """The content of adapter_config.json: a LoRA that peft, vLLM and transformers load."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -89,7 +89,7 @@ def adapter_config(lora: LoraSettings, layers: Iterable[str], directory: str | P
 
 
 def model_digest(directory: str | Path) -> torch.Tensor:
-    """uint8 [16] of a model's weight files: equal on every host that has the same ones.
+    """A digest, uint8 [16], of a model's weight files: equal on every host with the same files.
 
     Raises: ConfigError if there are none.
     """
@@ -109,7 +109,7 @@ def model_digest(directory: str | Path) -> torch.Tensor:
 
 
 def check_adapter(tensors: Tensors, shapes: Shapes, *, rank: int, digest: torch.Tensor) -> None:
-    """Compare a version with what these layers need, and its model with the one that is here.
+    """Check a version's tensors against these layers, and its base model against the local one.
 
     Raises: ValueError on a missing, surplus or misshapen tensor, or if it belongs to another model.
     """
@@ -137,10 +137,10 @@ def check_adapter(tensors: Tensors, shapes: Shapes, *, rank: int, digest: torch.
 
 
 def read_adapter(directory: str | Path, model: str | Path) -> dict[str, torch.Tensor]:
-    """The adapter of a checkpoint as a policy version of the model that it was trained on.
+    """The adapter of a checkpoint, as a policy version.
 
-    That is the one that its file names, if it is on this machine, else `model`.
-    Raises: ConfigError if it cannot be read.
+    Its base model is the one that its file names, if that is on this machine, else `model`. Raises:
+    ConfigError if it cannot be read.
     """
     folder = Path(directory)
     try:
@@ -154,10 +154,10 @@ def read_adapter(directory: str | Path, model: str | Path) -> dict[str, torch.Te
 
 
 class MergedAdapter:
-    """A model with the newest adapter merged into its weights: generation costs nothing more."""
+    """A model with the newest adapter merged into its weights: generation costs nothing extra."""
 
     def __init__(self, model: PreTrainedModel, lora: LoraSettings, directory: str | Path) -> None:
-        """Keep the weights that will be merged into, in host memory. Raises: ConfigError."""
+        """Keep the original weights of the adapted layers in host memory. Raises: ConfigError."""
         self._layers = target_layers(model, lora)
         self._shapes, self._lora = shapes_of(self._layers), lora
         self._digest = model_digest(directory)
@@ -167,7 +167,7 @@ class MergedAdapter:
 
     @torch.no_grad()
     def load(self, tensors: Tensors) -> None:
-        """Make the weights those of the model with this adapter; the sum is made in float32, rounded once.
+        """Set the weights to those of the model plus this adapter, summed in float32 and rounded once.
 
         Raises: ValueError if it does not fit; then nothing has changed.
         """

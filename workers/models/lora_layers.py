@@ -1,8 +1,7 @@
-"""LoRA layers in the trainer's model, by peft.
+"""Adds peft's LoRA layers to the trainer's model.
 
 Invariants: every rank begins with the same adapter, whose B is 0, so version 0 is the model itself; the model
-is frozen, and the adapter is float32 whatever the model's precision; peft is imported only where a run asks
-for it.
+is frozen, and the adapter is float32 whatever the model's precision; peft is imported only if a run uses it.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ ADAPTER = "policy"  # peft's name of the only adapter; not in any file
 
 
 def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> list[str]:
-    """Put an adapter beside its layers, in place, before the model is sharded; the names of those layers.
+    """Add an adapter to the model's layers, in place, before the model is sharded; returns their names.
 
     Raises: ConfigError if peft is missing, or the model has no such layers.
     """
@@ -43,12 +42,12 @@ def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> lis
                 "name others by trainer.lora.target_modules, or set trainer.lora.rank: 0."
             ) from error
     for parameter in adapter_tensors(model).values():
-        parameter.data = parameter.data.float()  # peft gave it the layer's own dtype
+        parameter.data = parameter.data.float()  # peft uses the layer's dtype
     return layers
 
 
 def adapter_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The adapter's parameters by their names in peft's files; {} of a model that has none."""
+    """The adapter's parameters by their names in peft's files; {} for a model without an adapter."""
     return {
         PREFIX + name.replace(f".{ADAPTER}.", "."): parameter
         for name, parameter in model.named_parameters()
@@ -58,7 +57,7 @@ def adapter_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def without_adapter(model: PreTrainedModel) -> Iterator[None]:
-    """Forward passes of the model as it was before training; a model without an adapter is left as it is."""
+    """Disable the adapter in this context; a model without an adapter is left as it is."""
     if not adapter_tensors(model):
         yield
         return

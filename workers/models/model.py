@@ -21,7 +21,7 @@ from workers.models.model_config import read_model_config
 
 
 def pick_device(name: str) -> torch.device:
-    """The device that a `device` setting means; `auto` takes the first GPU if there is one, else the CPU.
+    """The device of a `device` setting; `auto` is the first GPU if there is one, else the CPU.
 
     Raises: ConfigError if it does not exist here.
     """
@@ -47,10 +47,10 @@ def load_causal_lm(
     attention: str | None = None,
     needs_weights: bool = True,
 ) -> PreTrainedModel:
-    """The model in `directory`, in evaluation mode. `attention` names one of transformers', None its default.
+    """The model in `directory`, in evaluation mode. `attention`: a name of transformers; None: its default.
 
-    Without `needs_weights`, one that was sent over the wire is made from its configuration alone.
-    Raises: ConfigError if the directory is missing, holds no causal LM, or lacks weights.
+    Without `needs_weights`, a model whose small files came over the wire is made from its configuration
+    alone. Raises: ConfigError if the directory is missing, holds no causal LM, or lacks weights.
     """
     directory = Path(directory)
     if not (directory / "config.json").is_file():
@@ -101,7 +101,7 @@ def stored_names(directory: str | Path) -> list[str]:
 
 
 def stop_tokens(generation_config: GenerationConfig | None, directory: str | Path) -> list[int]:
-    """Tokens that end a response: those of the generation config, else the tokenizer's; none is possible."""
+    """Tokens that end a response: those of the generation config, else the tokenizer's; may be empty."""
     found = generation_config.eos_token_id if generation_config else None
     if found is None and (Path(directory) / "tokenizer_config.json").is_file():
         found = AutoTokenizer.from_pretrained(directory, local_files_only=True).eos_token_id
@@ -125,7 +125,7 @@ def _make_without_weights(
 
 
 def keep_float32(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Have in float32 what the family holds so in any precision: from_pretrained does, from_config not."""
+    """Set weights to float32 that the family keeps so in any precision; from_config does not do it itself."""
     kept = [f"*{part}*" for part in model._get_dtype_plan(dtype)]
     for name, tensor in model.state_dict(keep_vars=True).items():
         if any(fnmatch(name, pattern) for pattern in kept):
@@ -137,8 +137,9 @@ def replace_weights(
 ) -> None:
     """Copy `tensors`, named as in the model's files, over its weights; dtype and device are converted.
 
-    Of tied weights one name is enough, and buffers may be left out. Names of the model's state_dict do, too.
-    Raises: ValueError on a missing, surplus, contradictory or misshapen tensor, and changes nothing.
+    One name of tied weights is enough, and buffers may be left out. Names of the model's state_dict are
+    accepted, too. Raises: ValueError on a missing, surplus, contradictory or misshapen tensor; then nothing
+    has changed.
     """
     own = model.state_dict()
     state = own | split(own, layout)

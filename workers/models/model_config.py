@@ -1,6 +1,6 @@
-"""Reads a model's config.json as transformers understands it.
+"""Reads a model's config.json with transformers.
 
-Invariants: nothing is downloaded; whatever transformers objects to is the user's to mend, in one sentence.
+Invariants: nothing is downloaded; an error of transformers becomes one sentence for the user.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from protocol.errors import ConfigError
 
 
 def read_model_config(directory: str | Path) -> Any:
-    """Raises: ConfigError, with the key and what was found, if transformers does not take it."""
+    """The configuration. Raises: ConfigError, with transformers' message, if it cannot be read."""
     try:
         return AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # a library's: its checks of types raise what is no ValueError

@@ -1,4 +1,4 @@
-"""Tells memory that ran out from whatever else torch raises.
+"""Recognizes out-of-memory errors among those that torch raises.
 
 Invariant: pure.
 """
@@ -8,9 +8,9 @@ import re
 import torch
 
 TEXT = re.compile(r"out of memory|allocate|alloc_failed", re.IGNORECASE)
-"""Of a RuntimeError: the CPU's allocator and the libraries of CUDA have no class of their own."""
+"""Matches RuntimeErrors: the CPU's allocator and CUDA's libraries have no error class for it."""
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """Whether it says that there was no memory."""
+    """Whether the error says that memory ran out."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(TEXT.search(str(error)))

@@ -1,6 +1,6 @@
-"""What a version has of a tensor that a model holds together: a whole one, or rows of one expert.
+"""Parts of a model's tensor in its files: the whole tensor, or rows of one expert.
 
-Invariants: nothing is copied; of a tensor that is spread over ranks by experts, a part lies on one rank.
+Invariants: nothing is copied; if a tensor is spread over ranks by experts, a part lies on one rank.
 """
 
 from collections.abc import Collection
@@ -11,53 +11,53 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 class TensorPart(NamedTuple):
-    """Where a model has a tensor of its files."""
+    """The place of a file's tensor in the model."""
 
     own: str
     """Name of the model's tensor."""
     expert: int | None = None
-    """None for all of that tensor."""
+    """None for all of the model's tensor."""
     start: int = 0
-    """First row, of the expert's."""
+    """First row within the expert's."""
     count: int = 0
-    """Rows."""
+    """Number of rows."""
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The part of this whole tensor, without a copy."""
+        """The part of a whole tensor, without a copy."""
         return tensor if self.expert is None else tensor[self.expert].narrow(0, self.start, self.count)
 
     def shape(self, own: Collection[int]) -> tuple[int, ...]:
-        """Of the part, by that of the model's own tensor."""
+        """The part's shape, from that of the model's tensor."""
         return tuple(own) if self.expert is None else (self.count, *tuple(own)[2:])
 
 
 class SpreadPart(NamedTuple):
-    """Rows of one expert of a tensor that this rank may hold a share of."""
+    """Rows of one expert in a tensor of which this rank may hold a share."""
 
     whole: torch.Tensor
     part: TensorPart
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the rows."""
+        """The shape of the rows."""
         return self.part.shape(self.whole.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the tensor."""
+        """The dtype of the tensor."""
         return self.whole.dtype
 
     @property
     def owner(self) -> int:
-        """The rank that has it."""
+        """The rank that holds the rows."""
         return (self.part.expert or 0) // self._each if isinstance(self.whole, DTensor) else 0
 
     def is_floating_point(self) -> bool:
-        """Whether the tensor is."""
+        """Whether the tensor is of a floating-point dtype."""
         return self.whole.is_floating_point()
 
     def local(self) -> torch.Tensor | None:
-        """The rows themselves; None if another rank has them."""
+        """The rows; None if another rank holds them."""
         if not isinstance(self.whole, DTensor):
             return self.part.of(self.whole)
         place = self.whole.device_mesh.get_coordinate()

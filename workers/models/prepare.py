@@ -1,4 +1,4 @@
-"""Runs a model factory once, in a process of its own.
+"""Runs a model factory once, in a separate process.
 
 `python -m workers.models.prepare --factory PATH --directory DIR --seed N`
 
@@ -22,7 +22,7 @@ from protocol.stacks import dump_on_signal
 
 
 def prepare(factory: str, directory: Path, *, seed: int) -> None:
-    """Make the model at `directory` with the factory that the import path names, unless it is there.
+    """Make the model at `directory` with the factory of this import path, unless it exists.
 
     Raises: ConfigError if the factory cannot be imported, raises, or leaves no config.json.
     """
@@ -31,7 +31,7 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
         return
     report(0.0, f"loading {factory}")
     make = load_object(factory)
-    os.umask(umask := os.umask(OTHERS))  # only so can it be read
+    os.umask(umask := os.umask(OTHERS))  # the umask can only be read by setting it
     directory.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(directory)
     aside = aside_of(directory)
@@ -51,12 +51,12 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
 
 
 def report(fraction: float, text: str) -> None:
-    """Tell the parent process how far the work is, on one line."""
+    """Report progress to the parent process, on one line."""
     print(f"progress {min(max(fraction, 0.0), 1.0):.3f} {' '.join(text.split())}", flush=True)
 
 
 def main() -> int:
-    """Exit code of the process: 0 when the model is there, else 1."""
+    """Run the factory; returns the exit code: 0 when the model is there, else 1."""
     parser = argparse.ArgumentParser(description="Run a model factory once.")
     parser.add_argument("--factory", required=True, help="module:function or file.py:function")
     parser.add_argument("--directory", required=True, type=Path)

@@ -1,4 +1,4 @@
-"""What libraries do when they are imported, done again in a process that was forked after that."""
+"""Repeats set-up that libraries do at import, in a process that was forked after their import."""
 
 import os
 
@@ -7,6 +7,6 @@ import torch
 
 
 def renew() -> None:
-    """Take the number of threads from the environment, as it is now, and draw another seed."""
+    """Set the number of threads from the current environment, and draw a new random seed."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     np.random.seed()  # the state of the library itself, which all forks have inherited

@@ -1,10 +1,10 @@
-"""A small model of the same architecture, whose windows and chunks a few tokens pass.
+"""Makes a small model of the same architecture, whose windows and chunks are shorter than a few tokens.
 
-Invariants: what decides how tokens see each other stays: head size, kinds of layers, position embedding,
-number of experts, options of attention; widths, vocabulary and depth shrink, and weights are random. So a
-window of 4,096 tokens is checked by 40 tokens of a model of a few megabytes, in float32, where leaving it out
-changes logits by their own size. Of the real model, 8,192 tokens would be needed, and in bfloat16 a window
-that is missing may hide in rounding.
+Invariants: whatever decides which tokens see each other stays: head size, kinds of layers, position
+embedding, number of experts, options of attention; widths, vocabulary and depth shrink, and weights are
+random. So a window of 4,096 tokens is tested by 40 tokens of a model of a few megabytes, in float32, where
+leaving it out changes logits by their own size. The real model would need 8,192 tokens, and in bfloat16 a
+missing window may be hidden by rounding.
 
 Shapes: T tokens.
 """
@@ -19,19 +19,19 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from protocol.errors import ConfigError
 from protocol.model_shape import spans
 
-SPAN = 6  # tokens, in the place of every window and chunk
+SPAN = 6  # tokens, in place of every window and chunk
 LENGTHS = (4, 40, 13)  # of sequences that are computed together: below the span, far beyond it, beyond it
 POSITIONS = 256
-WIDTH = 64  # of what no head size hangs on
+WIDTH = 64  # of sizes that do not depend on the head size
 VOCABULARY = 64
 GAIN = 1.5  # of random weights
 WIDE = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "intermediate_size_mlp")
 
 
 def passed_spans(config: PretrainedConfig, *, longest: int, row: int = 0) -> dict[str, int]:
-    """Windows and the like, by name, that sequences of `longest` tokens pass.
+    """Windows and similar spans, by name, that are shorter than sequences of `longest` tokens.
 
-    Or rows of `row` tokens, where a model takes the place in the row for a position.
+    Or than rows of `row` tokens, if a model uses the place in the row as position.
     """
     found = spans(config.to_dict())
     return {
@@ -42,7 +42,7 @@ def passed_spans(config: PretrainedConfig, *, longest: int, row: int = 0) -> dic
 
 
 class SmallCopy(NamedTuple):
-    """A small model, sequences that pass its spans, and what a plain pass makes of each."""
+    """A small model, sequences longer than its spans, and the logits of a plain pass for each."""
 
     model: PreTrainedModel
     sequences: list[torch.Tensor]  # [T] each
@@ -52,11 +52,10 @@ class SmallCopy(NamedTuple):
 def small_copy(
     config: PretrainedConfig, passed: dict[str, int], *, device: torch.device, dtype: torch.dtype
 ) -> SmallCopy:
-    """A small model of this kind in which every span that is named in `passed` is SPAN tokens.
+    """A small model of this kind, in which every span named in `passed` is SPAN tokens.
 
-    It is ready to compute with the attention that `config` names.
-
-    Raises: ConfigError if none can be made, since then nobody knows whether such lengths are computed right.
+    It has the attention that `config` names. Raises: ConfigError if none can be made, since then such lengths
+    cannot be tested.
     """
     draw = torch.Generator().manual_seed(0)
     sequences = [torch.randint(1, VOCABULARY, (length,), generator=draw).to(device) for length in LENGTHS]
@@ -77,7 +76,7 @@ def small_copy(
 
 
 def in_words(passed: dict[str, int]) -> str:
-    """Spans for a sentence."""
+    """Spans as text for a sentence."""
     return ", ".join(f"{name} {tokens}" for name, tokens in passed.items())
 
 
@@ -87,7 +86,7 @@ def _make(config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
         # transformers' own attention, with the masks that the model makes itself
         model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
         for parameter in model.parameters():
-            if parameter.ndim > 1:  # large enough that attention counts beside what it is added to
+            if parameter.ndim > 1:  # large, so that attention counts beside the residual stream
                 torch.nn.init.normal_(parameter, std=GAIN * parameter.shape[-1] ** -0.5)
     return model
 
@@ -122,13 +121,13 @@ def _shrink(config: PretrainedConfig, passed: dict[str, int]) -> PretrainedConfi
 
 
 def _layers_of_all_kinds(values: dict[str, Any], layers: int) -> int:
-    """How many first layers have one of each kind; two at least, if there are two."""
+    """The number of first layers that include each kind; at least two, if there are two."""
     columns = [value for value in values.values() if isinstance(value, list) and len(value) == layers]
     kinds = [repr(kind) for kind in zip(*columns, strict=True)]
     return min(layers, max([2, *(kinds.index(kind) + 1 for kind in kinds)]))
 
 
 def difference(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float:
-    """Largest difference, as a share of the largest number that was wanted."""
+    """Largest difference, as a share of the largest wanted number, or of 1."""
     scale = max(1.0, *(one.abs().max().item() for one in wanted))
     return max((one - other).abs().max().item() for one, other in zip(found, wanted, strict=True)) / scale

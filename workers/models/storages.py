@@ -1,7 +1,7 @@
-"""Memory of tensors, freed and taken again in place: parameters, optimizer and hooks keep what they refer to.
+"""Frees and restores the memory of tensors in place: parameters, optimizer and hooks keep their references.
 
-Invariant: a tensor keeps its shape, type and identity while its memory is gone; until it is taken again
-nothing may compute with it.
+Invariant: a tensor keeps its shape, type and identity while its memory is freed; nothing may compute with it
+until its memory is restored.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ from torch.distributed.tensor import DTensor
 
 
 class OnDevice(NamedTuple):
-    """What a worker had, and has left, on a device that it shares."""
+    """A worker's memory on a device that it shares: its peak, and what is left after release."""
 
     peak_bytes: int
     left_bytes: int
 
 
 def storages_of(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
-    """Their memory on this rank, each piece once, in order."""
+    """The storages of tensors on this rank, each once, in order."""
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors:
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -29,7 +29,7 @@ def storages_of(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of their memory now."""
+    """The current bytes of the tensors' storages."""
     return sum(storage.nbytes() for storage in storages_of(tensors))
 
 
@@ -43,8 +43,8 @@ def peak_of(device: torch.device, counted: int) -> int:
 
 
 def left_on(device: torch.device, counted: int) -> int:
-    """Bytes that are left on the device: all that is allocated on a GPU, else `counted`."""
+    """Bytes left on the device: all allocated bytes on a GPU, else `counted`."""
     if device.type != "cuda":
         return counted
-    torch.cuda.empty_cache()  # else other processes cannot have what was freed
+    torch.cuda.empty_cache()  # else other processes cannot use freed memory
     return torch.cuda.memory_allocated(device)

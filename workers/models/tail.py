@@ -1,7 +1,7 @@
-"""The end of a causal language model by itself: what makes logits of the backbone's hidden states.
+"""The tail of a causal language model: the part that computes logits from the backbone's hidden states.
 
-Invariant: logits are made by the model's own forward pass, in which states that are there already stand in
-for the backbone. So caps, scales and biases of a family are its own, whatever they are.
+Invariant: logits are made by the model's own forward pass, in which given hidden states replace the backbone.
+So caps, scales and biases of a family are applied, whatever they are.
 
 Shapes: T tokens of a row, N of its positions, n some of those, H width of the hidden states, V vocabulary.
 """
@@ -21,7 +21,7 @@ Linear = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ModelTail:
-    """Of one model. It holds no weights of its own."""
+    """The tail of one model. It holds no weights of its own."""
 
     model: PreTrainedModel
     backbone: nn.Module
@@ -30,9 +30,9 @@ class ModelTail:
     def states(
         self, arguments: Mapping[str, Any], predicting_N: torch.Tensor
     ) -> tuple[torch.Tensor, Any] | None:
-        """Hidden states [N, H] at these positions, and what else the backbone gives, for `logits`.
+        """Hidden states [N, H] at these positions, and the backbone's other outputs, for `logits`.
 
-        None if this family calls its backbone in some other way.
+        None if this family calls its backbone in another way.
         """
         found: list[Any] = []
         backbone_forward = self.backbone.forward
@@ -41,7 +41,7 @@ class ModelTail:
             found.append(backbone_forward(*args, **kwargs))
             return found[-1]
 
-        with called_as(self.backbone, keep):  # the head gets no position
+        with called_as(self.backbone, keep):  # the head gets no positions
             type(self.model).forward(self.model, **arguments, logits_to_keep=predicting_N[:0])
         if len(found) != 1 or not isinstance(found[0], ModelOutput):
             return None
@@ -51,7 +51,7 @@ class ModelTail:
     def logits(
         self, states_nH: torch.Tensor, given: Any, arguments: Mapping[str, Any], linear: Linear | None = None
     ) -> torch.Tensor:
-        """Logits [n, V] of these states. `linear`: what stands in for the head."""
+        """Logits [n, V] of these states. `linear` replaces the head."""
         output = replace(given, last_hidden_state=states_nH[None])
         with called_as(self.backbone, lambda *_, **__: output):
             if linear is None:
@@ -61,7 +61,7 @@ class ModelTail:
 
 
 def tail_of(model: PreTrainedModel) -> ModelTail | None:
-    """The model's end; None if more than a backbone and one linear layer of plain weights is trained."""
+    """The model's tail; None if other weights than a backbone and a plain linear head are trained."""
     backbone, head = model.get_decoder(), model.get_output_embeddings()
     if type(head) is not nn.Linear or backbone is model or not isinstance(backbone, nn.Module):
         return None
@@ -72,7 +72,7 @@ def tail_of(model: PreTrainedModel) -> ModelTail | None:
 
 @contextmanager
 def called_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """What a call of the module computes, for as long as this lasts, between the hooks that it has."""
+    """Replace the forward pass of a module in this context; its hooks still run."""
     before = module.__dict__.get("forward")
     module.forward = forward
     try:

@@ -1,4 +1,4 @@
-"""The tokenizer of a model directory, and where its responses end; torch is not needed."""
+"""Loads the tokenizer of a model directory, and finds the tokens that end responses; torch is not needed."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def load_tokenizer(directory: str) -> Any:
 
 
 def stop_tokens_of(directory: str, tokenizer: Any) -> frozenset[int]:
-    """The tokens at which an engine ends a response, as `stop_tokens` has them of the loaded model."""
+    """The tokens at which an engine ends a response; equal to `stop_tokens` of the loaded model."""
     found = _told_ends(Path(directory))
     if found is None:
         found = tokenizer.eos_token_id
@@ -29,13 +29,13 @@ def stop_tokens_of(directory: str, tokenizer: Any) -> frozenset[int]:
 
 
 def _told_ends(directory: Path) -> int | list[int] | None:
-    """What generation_config.json says, else the model's own configuration; None if neither does."""
+    """The end tokens of generation_config.json, else of the model's configuration; None without any."""
     from transformers import AutoConfig, GenerationConfig
 
     try:
         if (file := directory / "generation_config.json").is_file():
             return json.loads(file.read_bytes()).get("eos_token_id")
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    except Exception:  # a library's; who loads the model says what is wrong with it
+    except Exception:  # raised by a library; loading the model reports the error
         return None
     return GenerationConfig.from_model_config(config).eos_token_id

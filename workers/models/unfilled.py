@@ -1,6 +1,6 @@
-"""A model whose weights have no memory yet: for an engine that shares its device, and gets them by a pull.
+"""A model whose weights have no memory yet, for an engine that shares its device and gets weights by a pull.
 
-Invariant: at no time is there memory for more than one weight.
+Invariant: at most one weight has memory at a time.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def _without_memory(weight: nn.Parameter, device: torch.device) -> nn.Parameter:
 
 @contextmanager
 def _weights_on(device: str) -> Iterator[None]:
-    """Move each weight there as a module gets it; buffers, which no version brings, stay as they are made."""
+    """Move each weight to this device when a module gets it; buffers, which versions lack, stay."""
     register = nn.Module.register_parameter
 
     def move(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
