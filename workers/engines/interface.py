@@ -1,14 +1,14 @@
-"""What a rollout engine must do; the rollout worker knows nothing else of it.
+"""The interface of a rollout engine; the rollout worker uses nothing else of it.
 
 Invariants that every engine keeps (the conformance kit checks them):
-- `step` never blocks longer than one step of its batch; all calls after the making come from one thread.
+- `step` never blocks longer than one step of its batch; all calls after the constructor come from one thread.
   An engine whose steps run elsewhere (`RunsByItself`) need not block at all.
 - A token and its logprob are reported exactly once, by the step that sampled it, with the policy version in
   force.
 - The logprob is that of the distribution sampled from: after min_tokens, temperature, top-k, top-p and min-p.
-- Equal weights, prompt, seed and position to go on from give equal tokens. Where `continues_noise`, the noise
-  of a response token is a function of (seed, its position in the response) alone, so an interrupted and
-  resumed response goes on as if nothing had happened when the weights are the same.
+- Equal weights, prompt, seed and start position give equal tokens. With `continues_noise`, the noise of a
+  response token is a function of (seed, its position in the response) alone, so an interrupted and resumed
+  response continues as if uninterrupted, if the weights are the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from workers.models.storages import OnDevice
 
 Key = tuple[int, int, int]
-"""(group, member, attempt): names one generation in an engine."""
+"""(group, member, attempt): identifies one generation in an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One trajectory to generate, or to go on with."""
+    """One trajectory to generate, or to continue."""
 
     key: Key
     prompt_tokens: Sequence[int]
@@ -39,22 +39,22 @@ class Generation:
     ]  # generated before, possibly elsewhere; not sampled again, not reported again
     max_new_tokens: int  # >= 1
     seed: int
-    sampling: "SamplingSettings | None" = None  # instead of `rollout.sampling`
+    sampling: "SamplingSettings | None" = None  # in place of `rollout.sampling`
 
 
 class Sampled(NamedTuple):
-    """One token of one generation, out of one engine step."""
+    """One token of one generation, from one engine step."""
 
     key: Key
     token: int
     logprob: float
     ending: Literal["", "stop", "length"]
-    kept: KeptSet = EVERYTHING  # what it was drawn from; asked of an engine with `reports_kept_sets` only
+    kept: KeptSet = EVERYTHING  # the set it was drawn from; required only with `reports_kept_sets`
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """Load and totals since start; units as in protocol.messages.InstanceStatus."""
+    """Current load, and totals since the start; units as in protocol.messages.InstanceStatus."""
 
     running: int
     waiting: int
@@ -67,24 +67,24 @@ class EngineLoad:
     decode_context: int = 0
     preemptions: int = 0
     queued: tuple[Key, ...] = ()
-    parked_tokens: int = 0  # of ended turns, kept in the KV cache while nobody needs the room
-    reused_tokens: int = 0  # of prompts, that were in the KV cache as parts of turns before
+    parked_tokens: int = 0  # of ended turns, kept in the KV cache while there is room
+    reused_tokens: int = 0  # of prompts, found in the KV cache as parts of earlier turns
 
 
 class Engine(Protocol):
-    """One replica of the policy that generates."""
+    """One rollout instance's engine."""
 
-    capacity: int  # generations that it runs at once
-    kv_tokens: int  # tokens that its KV cache holds
-    policy_version: int  # of the weights in force; 0 when it is made: the model directory has version 0
-    continues_noise: bool  # see above; at temperature 0 every engine goes on as if nothing had happened
-    reports_kept_sets: bool  # whether `Sampled.kept` is told; an engine without it is one that does not
+    capacity: int  # generations at once
+    kv_tokens: int  # that the KV cache holds
+    policy_version: int  # of the weights in force; 0 at first: the model directory has version 0
+    continues_noise: bool  # see above; at temperature 0 every engine continues as if uninterrupted
+    reports_kept_sets: bool  # whether `Sampled.kept` is set; False if the attribute is missing
 
     def add(self, generation: Generation) -> None:
         """Queue a generation.
 
-        Raises: ValueError, with any words, if it can never run (`check_generation`), or its key is in use;
-        what is here is left alone.
+        Raises: ValueError, with any message, if it can never run (`check_generation`), or its key is in use;
+        existing generations are unaffected.
         """
         ...
 
@@ -102,42 +102,42 @@ class Engine(Protocol):
     def load_weights(self, policy_version: int, tensors: Mapping[str, "torch.Tensor"]) -> None:
         """Swap the weights in place between two steps; KV of older versions is never used for new prompts.
 
-        What runs meanwhile goes on and keeps its KV: the caller interrupts it first if it is to be computed
+        Running generations go on and keep their KV: the caller interrupts them first if it is to be computed
         again.
 
-        Raises: ValueError, which names the first such tensor, on a missing, surplus or misshapen one, and
-        then nothing has been changed.
+        Raises: ValueError, which names the first such tensor, on a missing, surplus or misshapen tensor; then
+        nothing has been changed.
         """
         ...
 
     def read_weights(self) -> "Mapping[str, torch.Tensor]":
-        """The weights that it computes with, under the names that they were published with; for checks."""
+        """The weights in use, under the names that they were published with; for checks."""
         ...
 
     def load(self) -> EngineLoad:
-        """Load now, and totals."""
+        """Current load, and totals."""
         ...
 
     def is_busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step has anything to do."""
         ...
 
 
 @runtime_checkable
 class RunsByItself(Protocol):
-    """What an engine has besides that steps by itself, in another process, whether anybody looks or not.
+    """Additional methods of an engine that steps by itself, in another process.
 
-    `step` hands over what the next of its steps sampled, and waits only while nothing has come; `abort`
-    forgets at once, and what a step in flight samples for an aborted generation is never told. While
-    generations run, `load_weights` is called behind a pause that `is_settled`.
+    `step` returns the samples of the engine's next step, and waits only while none has come; `abort` takes
+    effect at once, and samples of an aborted generation from a step in flight are dropped. While generations
+    run, `load_weights` is called after a pause that `is_settled`.
     """
 
     def on_step(self, call: Callable[[], None]) -> None:
-        """Call this, on any thread, whenever there is something for `step` to hand over."""
+        """Call this, on any thread, whenever `step` has samples to return."""
         ...
 
     def has_stepped(self) -> bool:
-        """Whether `step` would not wait."""
+        """Whether `step` would return without waiting."""
         ...
 
     def pause(self) -> None:
@@ -145,7 +145,7 @@ class RunsByItself(Protocol):
         ...
 
     def is_settled(self) -> bool:
-        """Whether the pause is complete, and `step` has handed over all that was sampled before it."""
+        """Whether the pause is complete, and `step` has returned all samples from before it."""
         ...
 
     def resume(self) -> None:
@@ -161,22 +161,22 @@ class ReleasingEngine(Engine, Protocol):
     """
 
     def release(self) -> "OnDevice":
-        """Free weights and KV cache, all that it has on the device; nothing is running.
+        """Free weights and KV cache, all of its device memory; nothing is running.
 
-        Nothing is added or stepped before the next `load_weights`.
+        No generation is added or stepped before the next `load_weights`.
         """
         ...
 
 
 EngineFactory = Callable[["WorkerSettings", str], Engine]
-"""`make(settings, model_directory)`: the attribute that `rollout.engine` names."""
+"""`make(settings, model_directory)`: the function that `rollout.engine` names."""
 
 
 def check_new(engine: Engine, name: str, *, is_cut: bool = False) -> None:
-    """Check what an engine that was just made says of itself.
+    """Check the attributes of a new engine.
 
-    Raises: ConfigError if no engine can be so, or if it cannot do what the run needs: tell what it kept where
-    sampling `is_cut`.
+    Raises: ConfigError if they are invalid, or the engine does not report kept sets although sampling
+    `is_cut`.
     """
     if is_cut and not getattr(engine, "reports_kept_sets", False):
         raise ConfigError(
@@ -200,9 +200,9 @@ def check_new(engine: Engine, name: str, *, is_cut: bool = False) -> None:
 
 
 def check_generation(generation: Generation, *, context: int, vocabulary: int) -> None:
-    """What every engine refuses alike. Raises: ValueError if this can never run.
+    """The checks that every engine makes of a generation. Raises: ValueError if it can never run.
 
-    `context`: the most prompt and response tokens together; `vocabulary`: token ids are below it.
+    `context`: most prompt and response tokens together; `vocabulary`: token ids are below it.
     """
     prompt, response = generation.prompt_tokens, generation.response_tokens
     if len(prompt) == 0 or generation.max_new_tokens < 1:

@@ -1,4 +1,4 @@
-"""Makes the engine that a run is configured with."""
+"""Makes the configured engine."""
 
 from protocol.blame import without_stop
 from protocol.engines import ENGINES
@@ -17,7 +17,7 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
     else:
         name_of_factory = name
     make: EngineFactory = load_object(name_of_factory)
-    engine = without_stop(make, settings, model_directory)  # this may be a thread
+    engine = without_stop(make, settings, model_directory)  # this may run in a thread
     if settings.is_colocated and not isinstance(engine, ReleasingEngine):
         raise ConfigError(
             f"`placement` is colocated, and the engine that {name} made has no `release`; expected one as "

@@ -1,7 +1,7 @@
-"""Finds the strings of `rollout.sampling.stop` in what an engine samples, token by token.
+"""Finds the strings of `rollout.sampling.stop` in sampled tokens, one token at a time.
 
-Invariant: only the response counts, whatever piece of it was sampled elsewhere; a string may begin in one
-token and end in another, and the token that completes it ends the response, if it is long enough by then.
+Invariant: only the response counts, wherever its parts were sampled; a string may begin in one token and end
+in another, and the token that completes it ends the response, if the response has min_tokens by then.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from transformers import AutoTokenizer
 from protocol.errors import ConfigError
 from protocol.settings import SamplingSettings
 
-SLACK_TOKENS = 8  # decoded before the string, so that a cut character or a stripped blank is not its own
+SLACK_TOKENS = 8  # decoded before the string, so that a cut character or a stripped blank is not part of it
 
 
 class Tokenizer(Protocol):
-    """What of a tokenizer is used."""
+    """The method of a tokenizer that is needed."""
 
     def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str:
         """The text of these tokens, special ones included."""
@@ -26,13 +26,13 @@ class Tokenizer(Protocol):
 
 
 class StopTexts:
-    """Of one engine."""
+    """The stop strings of one engine."""
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
         self._tokenizer = tokenizer
 
     def ends(self, tokens: Sequence[int], sampling: SamplingSettings) -> bool:
-        """Whether the last of a response's tokens completes a string that ends it."""
+        """Whether the last token of a response completes a stop string."""
         if len(tokens) < max(1, sampling.min_tokens):
             return False
         # a token is a byte or more of text, so the string lies in as many tokens as it has bytes
@@ -42,7 +42,7 @@ class StopTexts:
         found = [stop for stop in sampling.stop if stop in text]
         if not found:
             return False
-        # characters that were there before the last token, which may complete one of several
+        # characters from before the last token, which may complete one of several strings
         old = sum(takewhile(bool, map(eq, text, self._decode(window[:-1]))))
         return any(text.find(stop, max(0, old - len(stop) + 1)) >= 0 for stop in found)
 
@@ -51,7 +51,7 @@ class StopTexts:
 
 
 def stop_texts(model_directory: str, *samplings: SamplingSettings) -> StopTexts | None:
-    """What an engine of this model needs, if one of these asks for it. Raises: ConfigError."""
+    """The stop texts of an engine, if one of these samplings needs them. Raises: ConfigError."""
     if not any(sampling.stop for sampling in samplings):
         return None
     try:

@@ -1,7 +1,7 @@
 """The KV cache of the embedded engine: one row per running generation, and prompts kept for siblings.
 
 Invariants: row r holds the keys and values of its generation's first tokens from position 0 on, without gaps;
-what lies beyond is stale and masked by the reader. Rows and length are allocated by doubling, up to bounds.
+positions beyond are stale and masked by the reader. Rows and length are allocated by doubling, up to bounds.
 
 Shapes: R rows, B sequences of one pass, L positions, H KV heads, D head size. Storage is [R, H, L, D]:
 attention over [R, L, H, D] took twice as long (256 rows, 2 heads of 32, one CPU thread).
@@ -22,13 +22,13 @@ LayerKv = tuple[torch.Tensor, torch.Tensor]
 
 
 class Computed(NamedTuple):
-    """What layers hold after some sequences, by their numbers."""
+    """The layers' content after some sequences, by layer number."""
 
     kv: Mapping[int, LayerKv]
     states: States  # of layers that have them
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """All of it."""
+        """All of its tensors."""
         return chain(chain.from_iterable(self.kv.values()), self.states.values())
 
 
@@ -38,14 +38,14 @@ class KvRows(Cache):
     def __init__(
         self, *, max_rows: int, max_length: int, kinds: Sequence[str] = (), per_layer: int = 1
     ) -> None:
-        """`kinds` of the model's layers, and states in each that has some (`RowStates`)."""
+        """`kinds` of the model's layers; `per_layer`: states in each layer that has some (`RowStates`)."""
         super().__init__(layers=[])
         self.states = RowStates(kinds, per_layer=per_layer)
         self._bounds = (max_rows, max_length)
         self._allocated = self._least = (min(8, max_rows), min(64, max_length))
         self._kv: dict[int, LayerKv] = {}
         self._collected: dict[int, LayerKv] | None = None
-        self._rows_B: torch.Tensor | None = None  # of this pass; None: the first ones
+        self._rows_B: torch.Tensor | None = None  # of this pass; None: the first rows
         self._positions_BT = torch.empty(0, 0, dtype=torch.long)  # where the tokens of this pass go
         self._slots: dict[int, torch.Tensor] = {}  # the same as indices of [R * H * L], by H
         self._attended = 0  # positions that this pass reads
@@ -60,24 +60,24 @@ class KvRows(Cache):
         return chain(chain.from_iterable(self._kv.values()), self.states.tensors())
 
     def begin_prefill(self) -> None:
-        """Make the next forward pass collect keys and values, attending to nothing but its own input."""
+        """Make the next forward pass collect keys and values, attending only to its own input."""
         self._collected = {}
         self.states.begin_empty()
         self.layers = self.states.layers
 
     def end_prefill(self) -> Computed:
-        """What the forward pass since `begin_prefill` computed."""
+        """The keys, values and states from the forward pass since `begin_prefill`."""
         collected, self._collected = self._collected, None
         assert collected is not None
         return Computed(collected, self.states.made())
 
     def begin_decode(self, positions_B: torch.Tensor, *, attended: int) -> None:
-        """Make the next pass put its tokens at these positions of rows 0 to B, reading `attended` of each."""
+        """Have the next pass write tokens at these positions of rows 0 to B, reading `attended` of each."""
         self._reserve(len(positions_B), attended)
         self._begin(None, positions_B[:, None], attended)
 
     def begin_extend(self, rows: list[int], positions_BT: torch.Tensor, *, attended: int) -> None:
-        """Make the next pass put T tokens at these positions of each of these rows, reading `attended`."""
+        """Make the next pass write T tokens at these positions of each of these rows, reading `attended`."""
         self._reserve(max(rows) + 1, attended)
         self._begin(torch.tensor(rows, device=positions_BT.device), positions_BT, attended)
 
@@ -88,7 +88,7 @@ class KvRows(Cache):
         self.layers = self.states.layers
 
     def end(self) -> None:
-        """The pass that began last, but for a prefill, is over."""
+        """End the last pass that was not a prefill."""
         self.states.end(self._allocated[0])
 
     def update(
@@ -115,7 +115,7 @@ class KvRows(Cache):
         return read[0], read[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens before those of this pass; only models that are not told position_ids ask."""
+        """Tokens before those of this pass; only models that do not get position_ids ask for it."""
         return 0 if self._collected is not None else self._attended - self._positions_BT.shape[1]
 
     @torch.inference_mode()
@@ -147,11 +147,11 @@ class KvRows(Cache):
         self.states.swap(one, other)
 
     def reserve_row(self, row: int) -> None:
-        """Make room for this row."""
+        """Allocate this row."""
         self._reserve(row + 1, 1)
 
     def _reserve(self, rows: int, length: int) -> None:
-        """Make room for this many rows and positions, keeping what is there."""
+        """Allocate this many rows and positions, keeping their content."""
         wanted = []
         for need, have, bound in zip((rows, length), self._allocated, self._bounds, strict=True):
             assert need <= bound, f"{need} rows or positions are more than the {bound} of this cache"
@@ -172,16 +172,16 @@ class KvRows(Cache):
 
 
 class Prefix(NamedTuple):
-    """What layers hold after one token sequence, keys and values [1, H, length, D]."""
+    """The layers' content after one token sequence, keys and values [1, H, length, D]."""
 
     computed: Computed
     length: int
 
 
 class PrefixCache:
-    """Prompts' keys and values under the weights in force, so that a later sibling needs no prefill.
+    """Prompts' keys and values under the current weights, so that a later sibling needs no prefill.
 
-    Holds at most `max_tokens`, but always the newest entry; the least recently used goes first.
+    Holds at most `max_tokens`, but always the newest entry; the least recently used is removed first.
     """
 
     def __init__(self, *, max_tokens: int) -> None:
@@ -215,6 +215,6 @@ class PrefixCache:
         return chain.from_iterable(prefix.computed.tensors() for prefix in self._entries.values())
 
     def clear(self) -> None:
-        """Forget everything: the weights changed."""
+        """Remove all entries: the weights changed."""
         self._entries.clear()
         self._tokens = 0

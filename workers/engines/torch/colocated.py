@@ -1,7 +1,7 @@
-"""The embedded engine on a device that it shares: its weights and its KV cache come with a pull, and go.
+"""The embedded engine on a shared device: weights and KV cache are there between a pull and a release.
 
-Invariants: it is made without weights, so nothing of it is on the device before its first pull; after
-`release` it has neither weights nor KV cache; what it refuses to load it leaves as free as it was.
+Invariants: it is made without weights, so its first pull is the first use of the device; after `release` it
+has neither weights nor KV cache; if it refuses weights, it leaves the device as free as before.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,15 +28,15 @@ def make_colocated(settings: WorkerSettings, model_directory: str) -> "Colocated
 
 
 class ColocatedEngine(TorchEngine):
-    """As TorchEngine, and can leave the device."""
+    """A TorchEngine that can leave the device."""
 
-    _is_proven = False  # that the model can be run with a cache, which takes weights to see
+    _is_proven = False  # whether decoding with a cache was checked, which needs weights
 
     def load_weights(self, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take the device, and these weights.
 
-        Raises: ValueError on a wrong tensor, and then nothing has changed; ConfigError if the model that they
-        make cannot be run.
+        Raises: ValueError on a wrong tensor, and then nothing has changed; ConfigError if the model with
+        these weights cannot be run.
         """
         empty = [weight for weight in self._model.parameters() if not weight.untyped_storage().nbytes()]
         for weight in {id(weight): weight for weight in empty}.values():
@@ -64,7 +64,7 @@ class ColocatedEngine(TorchEngine):
         return OnDevice(peak, left_on(device, bytes_of(self._held())))
 
     def _held(self) -> Iterator[torch.Tensor]:
-        """All that it keeps on the device from one step to the next."""
+        """All tensors that stay on the device between steps."""
         yield from self._model.parameters()
         yield from self._model.buffers()
         yield from self._forward.cache.tensors()

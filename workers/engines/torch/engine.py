@@ -1,11 +1,11 @@
-"""Decides which generations run in which row, and reports what each step sampled.
+"""The embedded engine: assigns generations to rows, and reports the samples of each step.
 
 Invariants:
 - Rows 0 to n-1 are running, in no particular order; the last row moves into the place of one that ends.
 - A row's newest token is never in its KV cache: the next decode step feeds it. So a prefill computes all
   tokens of a generation but the last, and every token is sampled by the same decode step.
 - First come, first served; siblings of a prompt, together or later under the same weights, cost one prefill.
-- Of agents, rows of ended turns are parked: a turn that follows on one here is prefilled from where it ended.
+- Of agents, rows of ended turns are parked: a following turn here is prefilled from where the last one ended.
 
 Shapes: B running generations, T tokens.
 """
@@ -31,21 +31,21 @@ from workers.models.file_layout import AS_IT_IS, file_layout, split
 from workers.models.lora import MergedAdapter
 from workers.models.model import load_causal_lm, pick_device, replace_weights, stop_tokens
 
-# per step, so that running generations are not held up for long
+# per step, so that running generations are not delayed for long
 PREFILL_TOKENS = {"cpu": 2048, "cuda": 16_384}
-EXTEND_CELLS = 1 << 26  # tokens times positions that they see, of one pass that goes on with rows
-PREFIX_SHARE = 8  # prompts kept for later siblings take at most one eighth of the KV cache on top
+EXTEND_CELLS = 1 << 26  # tokens times attended positions, of one pass that extends rows
+PREFIX_SHARE = 8  # prompts kept for later siblings take at most one eighth of the KV cache, in addition to it
 _TOKEN, _POSITION, _DRAWN, _LEFT, _SEED, _KIND = range(6)  # rows of TorchEngine._state
 
 
 class _Waiting(NamedTuple):
     generation: Generation
     tokens_T: np.ndarray  # prompt and response so far, int32
-    prefix: bytes  # all of them but the last: what has to be in the KV cache
+    prefix: bytes  # all tokens but the last, which must be in the KV cache
 
 
 class _Extended(NamedTuple):
-    """A row that holds the beginning of what it needs."""
+    """A row that holds the beginning of the tokens that it needs."""
 
     waiting: _Waiting
     start: int  # tokens that it holds
@@ -103,15 +103,15 @@ class TorchEngine:
         self.capacity = rollout.max_running
         self.kv_tokens = self.capacity * min(longest, self._context)
         self.policy_version = 0
-        self._kinds = [rollout.sampling]  # ways of sampling that were ever asked for
+        self._kinds = [rollout.sampling]  # all ways of sampling so far
         self._model, self._adapter, self._stop_texts = model, adapter, stop_texts
         self._layout = AS_IT_IS if adapter else file_layout(model)
-        self._responses: dict[Key, list[int]] = {}  # of generations that strings may end
+        self._responses: dict[Key, list[int]] = {}  # of generations that a stop string may end
         self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
         check_lengths(model, longest=longest)
         self._parked = ParkedRows(self._forward.cache, rows=self.capacity)
         self._parks_turns, self._keeps_kv = parks_turns, keeps_kv
-        self._texts: dict[Key, list[int]] = {}  # all tokens of what runs, if turns are parked
+        self._texts: dict[Key, list[int]] = {}  # all tokens of running generations, if turns are parked
         self._prefixes = PrefixCache(max_tokens=self.kv_tokens // PREFIX_SHARE)
         self._is_stop_V = np.zeros(config.vocab_size, dtype=bool)
         self._is_stop_V[[token for token in stop_tokens if 0 <= token < len(self._is_stop_V)]] = True
@@ -168,12 +168,12 @@ class TorchEngine:
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:
-        """The weights that it computes with, as in the model's files; of tied ones the first name alone."""
+        """The weights in use, named as in the model's files; of tied ones the first name only."""
         own = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
         return split(own, self._layout)
 
     def load(self) -> EngineLoad:
-        """Load now, and totals. A prefill shared by siblings is computed, and counts, once."""
+        """Current load, and totals. A prefill shared by siblings is computed, and counts, once."""
         return EngineLoad(
             running=len(self._keys),
             waiting=len(self._waiting),
@@ -190,14 +190,14 @@ class TorchEngine:
         )
 
     def is_busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step has anything to do."""
         return bool(self._keys or self._waiting)
 
     def _resident_tokens(self) -> int:
         return int(self._state[_POSITION, : len(self._keys)].sum())
 
     def _admit(self) -> None:
-        """Give rows to waiting generations, as far as rows and the prefill budget go, and fill their KV."""
+        """Give rows to waiting generations, as far as rows and the prefill budget last, and fill their KV."""
         budget = PREFILL_TOKENS.get(self._model.device.type, PREFILL_TOKENS["cpu"])
         missing: dict[bytes, tuple[_Waiting, list[int]]] = {}  # to compute, and the rows that need each
         extended: list[_Extended] = []
@@ -233,12 +233,12 @@ class TorchEngine:
         self._extend_all([one for one in extended if one.missing])
 
     def _match(self, waiting: _Waiting) -> Match | None:
-        """The parked row that it begins with, if there is one."""
+        """A parked row with the beginning of its tokens, if there is one."""
         group, member, _ = waiting.generation.key
         return self._parked.match((group, member), waiting.tokens_T[:-1])
 
     def _place(self, waiting: _Waiting, match: Match | None) -> int:
-        """Give it the next row, with what the match holds."""
+        """Give a generation the next row, with the tokens of the match."""
         generation, row = waiting.generation, len(self._keys)
         if match is None:
             self._parked.vacate(row)
@@ -259,7 +259,7 @@ class TorchEngine:
         return row
 
     def _kind(self, sampling: SamplingSettings | None) -> int:
-        """Place in `_kinds` of a way of sampling; None is that of training."""
+        """Place in `_kinds` of a way of sampling; None is training's."""
         if sampling is None:
             return 0
         if sampling not in self._kinds:
@@ -267,7 +267,7 @@ class TorchEngine:
         return self._kinds.index(sampling)
 
     def _prefill(self, batch: list[tuple[_Waiting, list[int]]]) -> None:
-        """Compute the prefixes of these, sorted by length, in one pass; copy each into its rows."""
+        """Compute these prefixes, sorted by length, in one pass; copy each into its rows."""
         longest = len(batch[-1][0].tokens_T) - 1
         tokens_BT = np.zeros((len(batch), longest), dtype=np.int64)
         for index, (waiting, _) in enumerate(batch):
@@ -280,10 +280,10 @@ class TorchEngine:
             if not len(waiting.generation.response_tokens):  # a resumed response has no siblings
                 self._prefixes.put(waiting.prefix, computed, index, length=len(waiting.tokens_T) - 1)
         if self._model.device.type == "cuda":
-            torch.cuda.synchronize(self._model.device)  # else the next decode step would be charged with this
+            torch.cuda.synchronize(self._model.device)  # else the next decode step's time would include it
 
     def _extend_all(self, extended: list[_Extended]) -> None:
-        """Compute what rows lack, several in a pass where that takes little padding."""
+        """Compute the missing tokens of rows, several rows per pass if that takes little padding."""
         batch: list[_Extended] = []
         for one in sorted(extended, key=lambda one: one.missing):
             ends = max(each.start for each in [*batch, one]) + one.missing
@@ -297,7 +297,7 @@ class TorchEngine:
             self._extend(batch)
 
     def _extend(self, batch: list[_Extended]) -> None:
-        """The same for these, sorted by what they lack, in one pass."""
+        """Compute the missing tokens of these rows, sorted by their number, in one pass."""
         tokens_BT = np.zeros((len(batch), batch[-1].missing), dtype=np.int64)
         for index, (waiting, start, _) in enumerate(batch):
             tokens_BT[index, : batch[index].missing] = waiting.tokens_T[start:-1]
@@ -310,7 +310,7 @@ class TorchEngine:
             torch.cuda.synchronize(device)
 
     def _decode(self) -> list[Sampled]:
-        """Feed every row's newest token, sample the next one, and let go of what ended."""
+        """Feed every row's newest token, sample the next one, and free ended rows."""
         state, device = self._state[:, : len(self._keys)], self._model.device
         noise_B = torch.from_numpy(uniform_noise(state[_SEED], state[_DRAWN])).to(device)
         tokens_B, positions_B = torch.tensor(state[[_TOKEN, _POSITION]], device=device).unbind(0)
@@ -333,7 +333,7 @@ class TorchEngine:
         if self._parks_turns:
             for key, token in zip(self._keys, tokens, strict=True):
                 self._texts[key].append(token)
-        for row in ended:  # from the last on, so that the row that moves is one that goes on
+        for row in ended:  # from the last on, so that the row that moves is a running one
             if self._parks_turns:
                 self._park(row)
             else:
@@ -341,7 +341,7 @@ class TorchEngine:
         return sampled
 
     def _park(self, row: int) -> None:
-        """Free a row whose turn has ended, and keep what it holds for the next one."""
+        """Free the row of an ended turn, and keep its content for the next turn."""
         key, last = self._keys[row], len(self._keys) - 1
         length = int(self._state[_POSITION, row])
         if row != last:
@@ -353,7 +353,7 @@ class TorchEngine:
     def _sample(
         self, logits_BV: torch.Tensor, noise_B: torch.Tensor, kinds_B: np.ndarray, drawn_B: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor, list[KeptSet]]:
-        """`sampling.sample`, each row in its own way: tokens, logprobs, what training's were drawn from."""
+        """`sampling.sample` with each row's settings: tokens, logprobs, kept sets of training's rows."""
         found = np.unique(kinds_B).tolist()
         tokens_B = torch.empty(len(kinds_B), dtype=torch.int64, device=logits_BV.device)
         logprobs_B = torch.empty(len(kinds_B), device=logits_BV.device)
@@ -366,18 +366,18 @@ class TorchEngine:
                 logits_bV = self._without_stops(logits_bV, is_young_b)
             drawn = sample(logits_bV, noise_B[rows], sampling)
             tokens_B[rows], logprobs_B[rows] = drawn.tokens_B, drawn.logprobs_B
-            if kind == 0 and drawn.is_kept_BV is not None:  # of evaluations nothing is trained
+            if kind == 0 and drawn.is_kept_BV is not None:  # evaluations are not trained on
                 for row, kept in zip(some.tolist(), kept_sets(drawn.is_kept_BV), strict=True):
                     kept_B[row] = kept
         return tokens_B, logprobs_B, kept_B
 
     def _without_stops(self, logits_BV: torch.Tensor, is_young_B: np.ndarray) -> torch.Tensor:
-        """With no way to end where the response has not its least length."""
+        """Logits without stop tokens in rows below their least length."""
         is_banned_BV = torch.from_numpy(np.outer(is_young_B, self._is_stop_V)).to(logits_BV.device)
         return logits_BV.masked_fill(is_banned_BV, -torch.inf)
 
     def _ends_by_text(self, state: np.ndarray) -> np.ndarray:
-        """Which rows have just completed a string that ends them."""
+        """Which rows have just completed a stop string."""
         is_ended_B = np.zeros(state.shape[1], dtype=bool)
         for row, key in enumerate(self._keys) if self._responses else ():
             if (response := self._responses.get(key)) is not None:

@@ -2,7 +2,7 @@
 
 Invariants: every mask and position is explicit, so a row's result does not depend on its neighbours or on
 padding; sequences of a model whose layers have states are never padded; a model that cannot be run this way
-(positions taken from the mask, layers of other kinds) is refused when it is loaded.
+(positions derived from the mask, layers of other kinds) is refused when it is loaded.
 
 Shapes: B sequences, T tokens of one pass, L attended positions, V vocabulary.
 """
@@ -21,13 +21,13 @@ from workers.models.small_copy import SmallCopy, difference, in_words, passed_sp
 ATTENDED_MULTIPLE = 16  # attended lengths are rounded up to it, so that kernels and allocations repeat
 SMALL_TOLERANCE = 1e-4  # of logits in float32, as a share of the largest
 MASK_LAYERS = ("full_attention", "sliding_attention")
-PASS_TOKENS = 128  # a pass of its own costs about as much as this much padding (124k parameters on one core)
+PASS_TOKENS = 128  # a separate pass costs about as much as this much padding (124k parameters on one core)
 Masks = torch.Tensor | dict[str, torch.Tensor]
-"""Additive, [B or 1, 1, T, L]: one, or one for each type of layer where a model mixes them."""
+"""Additive, [B or 1, 1, T, L]: one mask, or one per type of layer in a model with several."""
 
 
 class Forward:
-    """The model with its cache: `prefill` and `extend` compute keys and values, `decode` logits, too."""
+    """The model with its cache: `prefill` and `extend` compute keys and values, `decode` also logits."""
 
     def __init__(self, model: PreTrainedModel, *, max_rows: int, max_length: int) -> None:
         """Raises: ConfigError if the model cannot be run with a cache of rows."""
@@ -51,7 +51,7 @@ class Forward:
 
     @property
     def has_states(self) -> bool:
-        """Whether rows hold more than keys and values: what can be gone on with, and never cut back."""
+        """Whether rows hold states besides keys and values, which can be extended but never cut back."""
         return self.cache.states.is_needed
 
     @property
@@ -60,14 +60,14 @@ class Forward:
         return 0 if self.has_states else PASS_TOKENS
 
     def empty_cache(self, max_rows: int, max_length: int) -> KvRows:
-        """A cache for this model."""
+        """An empty cache for this model."""
         config = self.model.config.get_text_config(decoder=True)
         kinds = getattr(config, "layer_types", None) or ()
         per_layer = getattr(config, "number_of_conv_states", 1)
         return KvRows(max_rows=max_rows, max_length=max_length, kinds=kinds, per_layer=per_layer)
 
     def check_decoding(self) -> None:
-        """Compare decoding with a plain pass; of a model that gets its weights later, once they are there.
+        """Compare decoding with a plain pass; for a model without weights, call it once they are there.
 
         Raises: ConfigError if they differ.
         """
@@ -76,9 +76,9 @@ class Forward:
 
     @torch.inference_mode()
     def prefill(self, tokens_BT: torch.Tensor) -> Computed:
-        """What layers hold after these sequences.
+        """The layers' content after these sequences.
 
-        Keys and values of padding at a sequence's end mean nothing; with states there is none.
+        Keys and values of padding at a sequence's end are undefined; models with states get no padding.
         """
         count, length = tokens_BT.shape
         positions_BT = torch.arange(length, device=tokens_BT.device).expand(count, length)
@@ -98,9 +98,9 @@ class Forward:
 
     @torch.inference_mode()
     def extend(self, tokens_BT: torch.Tensor, starts: list[int], rows: list[int]) -> None:
-        """Put keys and values of these tokens into rows, each from its start on, behind what is there.
+        """Write keys and values of these tokens into rows, each from its start on, after the row's content.
 
-        Those of padding at the end of a sequence mean nothing; with states there is none, and a start is
+        Those of padding at a sequence's end are undefined; models with states get no padding, and a start is
         where the row ends. `start + T` is within the longest length.
         """
         length = tokens_BT.shape[1]
@@ -161,7 +161,7 @@ def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
 
 @torch.inference_mode()
 def _check_states(model: PreTrainedModel, forward: Forward) -> None:
-    """The same for a model whose rows cannot be cut back. Raises: ConfigError if they differ."""
+    """`_check_decoding` for a model whose rows cannot be cut back. Raises: ConfigError if they differ."""
     tokens_BT, expected_BTV = _plain_pass(model, 8)
     cache, forward.cache = forward.cache, forward.empty_cache(2, 16)
     rows_B = torch.arange(2, device=model.device)
@@ -187,7 +187,7 @@ def _plain_pass(model: PreTrainedModel, length: int) -> tuple[torch.Tensor, torc
 
 
 def _refuse_beyond(model: PreTrainedModel, error: float, spread: float) -> None:
-    """Raises: ConfigError if logits are further off than rounding takes them."""
+    """Raises: ConfigError if logits differ by more than rounding."""
     if not error <= (0.01 if model.dtype == torch.float32 else 0.3) * spread + 1e-6:
         raise _refusal(
             model,
@@ -199,7 +199,7 @@ def _refuse_beyond(model: PreTrainedModel, error: float, spread: float) -> None:
 def check_lengths(model: PreTrainedModel, *, longest: int) -> None:
     """Compare decoding beyond the model's windows with plain passes, in a small copy of it.
 
-    `longest`: tokens of a sequence of this run. Raises: ConfigError if they differ, or are known to.
+    `longest`: tokens of a sequence of this run. Raises: ConfigError if they differ, or are known to differ.
     """
     if problem := too_long(model.config.to_dict(), longest):
         raise ConfigError(problem)

@@ -1,8 +1,8 @@
-"""Rows of turns that have ended, kept while nobody needs the room: their trajectories may go on here.
+"""Parked rows: rows of ended turns, kept while there is room, since their trajectories may continue here.
 
-Invariants: a parked row is none that runs, so its room costs nobody anything; of a trajectory one row is
-parked, and the one that was parked first goes first; what was computed under other weights serves the
-trajectory that it is of, and no other; a row with states, which cannot be cut back, serves as a whole alone.
+Invariants: a parked row is not a running row, so it takes room from no generation; each trajectory has at
+most one parked row, and the oldest is dropped first; content computed under other weights is used only for
+its own trajectory; a row with states, which cannot be cut back, is used only as a whole.
 
 Shapes: T tokens whose keys and values are in the row, from position 0 on.
 """
@@ -19,38 +19,38 @@ Trajectory = tuple[int, int]
 
 
 class Parked(NamedTuple):
-    """What one row holds."""
+    """The content of one row."""
 
     row: int
     tokens_T: np.ndarray
-    updates: int  # of the weights, before it was computed
+    updates: int  # weight updates before it was computed
 
 
 class Match(NamedTuple):
-    """A parked row that begins as a generation does."""
+    """A parked row with the same beginning as a generation."""
 
-    trajectory: Trajectory  # that it is of
+    trajectory: Trajectory  # that the row belongs to
     shared: int  # tokens at the beginning of both
 
 
 class ParkedRows:
-    """Parked rows of a cache, the one that was parked first at the front."""
+    """Parked rows of a cache, oldest first."""
 
     def __init__(self, cache: KvRows, *, rows: int) -> None:
         self._cache, self._rows = cache, rows
         self._entries: OrderedDict[Trajectory, Parked] = OrderedDict()
         self._at: dict[int, Trajectory] = {}
-        self._updates = 0  # of the weights
+        self._updates = 0  # weight updates so far
         self.tokens = 0
 
     def put(self, trajectory: Trajectory, row: int, tokens_T: np.ndarray) -> None:
-        """Keep what this row holds; it runs no more."""
+        """Park this row, which no longer runs."""
         if trajectory in self._entries:
             self._drop(trajectory)
         self._enter(trajectory, Parked(row, tokens_T, self._updates))
 
     def match(self, trajectory: Trajectory, tokens_T: np.ndarray) -> Match | None:
-        """The best row for these tokens: its own, else one of its group; None if none begins alike."""
+        """The best row for these tokens: its own, else one of its group; None if no beginning matches."""
         own = self._entries.get(trajectory)
         if own is not None and (shared := self._shared(own, tokens_T)):
             return Match(trajectory, shared)
@@ -63,9 +63,9 @@ class ParkedRows:
         return best
 
     def take(self, trajectory: Trajectory, match: Match, row: int) -> None:
-        """Put what a generation of `trajectory` shares with a parked row into `row`, for it to go on.
+        """Copy or move the shared tokens of a parked row into `row`, for a generation of `trajectory`.
 
-        Its own row is parked no more; of another's it gets a copy.
+        Its own row is no longer parked; from another trajectory's row it gets a copy.
         """
         parked = self._entries[match.trajectory]
         if match.trajectory != trajectory and parked.row != row:
@@ -84,7 +84,7 @@ class ParkedRows:
             self._relocate(there, parked.row)
 
     def vacate(self, row: int, *, spared: Trajectory | None = None) -> None:
-        """Something is to run in this row; what is parked there moves, or the oldest but `spared` goes."""
+        """Free this row for a generation; a parked row there moves, or the oldest but `spared` is dropped."""
         there = self._at.get(row)
         if there is None:
             return
@@ -100,7 +100,7 @@ class ParkedRows:
         self._relocate(there, free)
 
     def has_new_weights(self, *, keeps: bool) -> None:
-        """Other weights are in force; `keeps`: what was computed under older ones may be gone on with."""
+        """Note a weight update; `keeps`: content from older weights may still be continued."""
         self._updates += 1
         if not keeps:
             self._entries.clear()
@@ -108,7 +108,7 @@ class ParkedRows:
             self.tokens = 0
 
     def _shared(self, parked: Parked, tokens_T: np.ndarray) -> int:
-        """Tokens at the beginning of both that the row can be gone on with from."""
+        """Leading tokens in common from which the row can be continued."""
         shared = _shared(parked.tokens_T, tokens_T)
         return 0 if self._cache.states.is_needed and shared < len(parked.tokens_T) else shared
 
@@ -123,7 +123,7 @@ class ParkedRows:
         self.tokens -= len(parked.tokens_T)
 
     def _relocate(self, trajectory: Trajectory, row: int) -> None:
-        """It is in another row now; its age stays."""
+        """Note the new row of a trajectory; its age stays."""
         parked = self._entries[trajectory]
         if self._at.get(parked.row) == trajectory:
             del self._at[parked.row]
@@ -132,7 +132,7 @@ class ParkedRows:
 
 
 def _shared(one_T: np.ndarray, other_T: np.ndarray) -> int:
-    """Tokens at the beginning of both."""
+    """The number of leading tokens in common."""
     length = min(len(one_T), len(other_T))
     differ = np.flatnonzero(one_T[:length] != other_T[:length])
     return int(differ[0]) if len(differ) else length

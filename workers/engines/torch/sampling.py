@@ -1,7 +1,7 @@
 """Draws tokens from logits, with noise that is a function of (seed, position in the response) alone.
 
-Invariants: a token of probability 0 is never drawn; nothing depends on the other rows of a batch (but for the
-rounding of the forward pass that made the logits); no random number generator has any state.
+Invariants: a token of probability 0 is never drawn; results do not depend on the other rows of a batch
+(except for the rounding of the forward pass); no random number generator has any state.
 
 Shapes: B sequences, V vocabulary.
 """
@@ -23,8 +23,8 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 def uniform_noise(seeds_B: np.ndarray, positions_B: np.ndarray) -> np.ndarray:
     """Uniform numbers in [0, 1), float64 [B], one for each (seed, position), both taken modulo 2**64.
 
-    They have 52 bits, so that their product with a positive total always stays below it.
-    Source: splitmix64 (Steele, Lea, Flood 2014), used as a counter-based generator.
+    They have 52 bits, so that their product with a positive total always stays below it. Source: splitmix64
+    (Steele, Lea, Flood 2014), used as a counter-based generator.
     """
     with np.errstate(over="ignore"):
         hashed_B = _splitmix64(
@@ -45,16 +45,16 @@ class Drawn(NamedTuple):
 
     tokens_B: torch.Tensor  # int64
     logprobs_B: torch.Tensor  # float32
-    is_kept_BV: torch.Tensor | None  # what each was drawn from; None: the whole vocabulary
+    is_kept_BV: torch.Tensor | None  # the set each was drawn from; None: the whole vocabulary
 
 
 def sample(logits_BV: torch.Tensor, noise_B: torch.Tensor, settings: SamplingSettings) -> Drawn:
     """Tokens by inverse transform of `noise_B` (float64), and their logprobs.
 
-    The logprob is that of the very distribution drawn from: after temperature, then top-k, top-p and min-p,
-    renormalised; what has the logit -inf is cut off already. At temperature 0 the token is the most probable
-    one, and its logprob is that under the model's own distribution (temperature 1, nothing cut): under the
-    one drawn from it would always be 0.
+    The logprob is that of the distribution drawn from: after temperature, then top-k, top-p and min-p,
+    renormalised; tokens with the logit -inf are cut off already. At temperature 0 the token is the most
+    probable one, and its logprob is that under the model's own distribution (temperature 1, nothing cut):
+    under the distribution drawn from it would always be 0.
     """
     logits_BV, is_kept_BV = logits_BV.float(), None
     if settings.temperature == 0:
@@ -71,7 +71,7 @@ def sample(logits_BV: torch.Tensor, noise_B: torch.Tensor, settings: SamplingSet
 
 
 def kept_sets(is_kept_BV: torch.Tensor) -> list[KeptSet]:
-    """Each row as it travels. Of small sets, and of nearly all, ids leave the device; others as they are."""
+    """Each row's kept set, encoded for the wire. Of small and nearly full sets only ids leave the device."""
     vocabulary, few = is_kept_BV.shape[1], is_kept_BV.shape[1] // WORD_BITS
     counts_B = is_kept_BV.sum(-1).cpu().numpy()
     is_small_B, is_near_B = counts_B <= few, counts_B >= vocabulary - few
@@ -99,9 +99,7 @@ def _listed(is_in_BV: torch.Tensor, is_wanted_B: np.ndarray) -> list[np.ndarray]
 
 
 def truncated_logprobs(logits_BV: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
-    """Log-probabilities [B, V] after temperature, top-k, top-p and min-p; -inf for tokens cut off.
-
-    Temperature > 0.
+    """Log-probabilities [B, V] after temperature (> 0), top-k, top-p and min-p; -inf for tokens cut off.
 
     Ties at the k-th place are all kept. Top-p keeps tokens before which less than `top_p` accumulated.
     """

@@ -1,9 +1,9 @@
-"""States of rows in layers that have them in place of keys and values: linear attention, convolutions.
+"""States of rows in layers that have states instead of keys and values: linear attention, convolutions.
 
-A state is of all tokens before, so it can be copied and gone on with, and never cut back.
+A state depends on all tokens before, so it can be copied and continued, but never cut back.
 
-Invariants: row r holds the states after its generation's first tokens; a pass over rows changes the states of
-these rows alone, and a layer of transformers' own does it (`LinearAttentionLayer`).
+Invariants: row r holds the states after its generation's first tokens; a pass over rows changes only the
+states of these rows, using transformers' own layer (`LinearAttentionLayer`).
 
 Shapes: R rows, B sequences of one pass; behind that a layer's own.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from transformers.cache_utils import LinearAttentionLayer
 
-STATE_LAYERS = ("linear_attention", "conv", "hybrid")  # of these `hybrid` has keys and values, too
+STATE_LAYERS = ("linear_attention", "conv", "hybrid")  # `hybrid` layers have keys and values, too
 Place = tuple[int, Literal["conv", "recurrent"], int]
 """Layer, kind, number of the state in the layer."""
 States = Mapping[Place, torch.Tensor]
@@ -27,7 +27,7 @@ class RowStates:
         """`kinds` of layers; `per_layer`: states of a kind in a layer that has some."""
         self._kinds, self._per_layer = kinds, per_layer
         self._stored: dict[Place, torch.Tensor] = {}  # [R, ...]
-        self._rows_B: torch.Tensor | None = None  # of this pass, where it has copies of them
+        self._rows_B: torch.Tensor | None = None  # of this pass, if it works on copies of them
         self.layers: list[LinearAttentionLayer | None] = []  # of this pass
         self.begin_empty()
 
@@ -37,7 +37,7 @@ class RowStates:
         return any(kind in STATE_LAYERS for kind in self._kinds)
 
     def begin_empty(self) -> None:
-        """Let the next pass begin without any state."""
+        """Begin the next pass without any state."""
         self._rows_B = None
         self.layers = [
             LinearAttentionLayer(number_of_states=self._per_layer) if kind in STATE_LAYERS else None
@@ -45,7 +45,7 @@ class RowStates:
         ]
 
     def begin(self, rows_B: torch.Tensor | None, count: int) -> None:
-        """Let the next pass go on from these rows; None: from the first `count`."""
+        """Continue the next pass from these rows; None: from the first `count`."""
         self.begin_empty()
         self._rows_B = rows_B
         for (number, kind, index), stored in self._stored.items():
@@ -62,7 +62,7 @@ class RowStates:
                 layer.is_recurrent_states_initialized[index] = True
 
     def end(self, rows: int) -> None:
-        """Keep what the pass has made of them; `rows` there is room for."""
+        """Store the states after the pass; `rows`: the number of allocated rows."""
         made = self.made()
         if not self._stored:  # no row had a state before
             for place, states in made.items():
@@ -86,14 +86,14 @@ class RowStates:
         return found
 
     def install(self, source: States, from_B: torch.Tensor, to_B: torch.Tensor, *, rows: int) -> None:
-        """Copy the states of sequences `from_B` into rows `to_B`; `rows` there is room for."""
+        """Copy the states of sequences `from_B` into rows `to_B`; `rows`: the number of allocated rows."""
         for place, states in source.items():
             if place not in self._stored:
                 self._stored[place] = states.new_zeros(rows, *states.shape[1:])
             self._stored[place].index_copy_(0, to_B, states.index_select(0, from_B))
 
     def empty(self, row: int) -> None:
-        """A generation begins in this row, with no token before."""
+        """Clear the states of a row, for a generation without earlier tokens."""
         for stored in self._stored.values():
             stored[row] = 0
 
@@ -108,7 +108,7 @@ class RowStates:
             stored[[one, other]] = stored[[other, one]]
 
     def reserve(self, rows: int) -> None:
-        """Make room for this many rows, keeping what is there."""
+        """Allocate this many rows, keeping their content."""
         for place, stored in self._stored.items():
             self._stored[place] = stored.new_zeros(rows, *stored.shape[1:])
             self._stored[place][: len(stored)] = stored
@@ -119,5 +119,5 @@ class RowStates:
         self.begin_empty()
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """States, as they are stored."""
+        """The states, as they are stored."""
         return iter(self._stored.values())

@@ -1,8 +1,8 @@
-"""A LoRA adapter in a running vLLM, by its own LoRA layers: an update is the adapter alone.
+"""A LoRA adapter in a running vLLM, through its own LoRA layers: an update consists of the adapter alone.
 
-Invariants: vLLM holds one adapter, from before the first request on, and an update takes its place between
-two scheduler steps, so what runs goes on under the new one; names and shapes are compared before anything is
-touched; its workers read it from shared memory, which is freed when they have.
+Invariants: vLLM holds one adapter, from before the first request on, and an update replaces it between two
+scheduler steps, so running generations go on under the new one; names and shapes are checked before anything
+is changed; vLLM's workers read it from shared memory, which is freed afterwards.
 """
 
 import json
@@ -27,13 +27,13 @@ from workers.models.lora import (
     tensor_names,
 )
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for; others are padded
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # with kernels in vLLM; other ranks are padded
 SHARED_MEMORY = Path("/dev/shm")
-NUMBER = 1  # vLLM's name of the only adapter
+NUMBER = 1  # vLLM's id of the only adapter
 
 
 def lora_arguments(lora: LoraSettings) -> dict[str, object]:
-    """Arguments of vLLM's EngineArgs; none without an adapter."""
+    """Arguments of vLLM's EngineArgs; {} without an adapter."""
     if not lora.rank:
         return {}
     return {
@@ -48,15 +48,15 @@ class LoadedAdapter:
     """The adapter that every request runs under."""
 
     request = LoRARequest("policy", NUMBER, "loaded at the start")
-    """What a request names it by; vLLM reads no file for one that it has."""
+    """The adapter that requests name; vLLM does not read its file again."""
 
     def __init__(
         self, add: "Callable[[LoRARequest], object]", lora: LoraSettings, *, directory: str,
         config: PretrainedConfig,
     ) -> None:  # fmt: skip
-        """Load one that changes nothing; `add` is vLLM's `add_lora`.
+        """Load an adapter that changes nothing; `add` is vLLM's `add_lora`.
 
-        Raises: ConfigError; ValueError or RunError if vLLM cannot have such a one.
+        Raises: ConfigError; ValueError or RunError if vLLM does not support such an adapter.
         """
         with torch.device("meta"):
             layers = target_layers(AutoModelForCausalLM.from_config(config), lora)
@@ -70,7 +70,7 @@ class LoadedAdapter:
         self.load(nothing)
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put this one in its place. Raises: ValueError if it does not fit; then nothing has changed."""
+        """Replace the adapter. Raises: ValueError if it does not fit; then nothing has changed."""
         check_adapter(tensors, self._shapes, rank=self._lora.rank, digest=self._digest)
         with self._files(tensors) as folder:
             self._add(LoRARequest("policy", NUMBER, folder, load_inplace=True))

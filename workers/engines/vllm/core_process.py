@@ -1,9 +1,9 @@
-"""vLLM's engine core in a process of its own, as its client in this process has it.
+"""vLLM's engine core in a process of its own, seen from its client in this process.
 
-Invariants: all that the core says comes through one queue in the order in which it said it, so when a pause
-has ended, every token of the steps before it is there; a core that has ended answers everybody who waits for
-it; the process ends with the object, or with this process. Nothing here refers back to the engine, so that it
-can be let go of.
+Invariants: all output of the core comes through one queue in order, so when a pause has ended, every token of
+the steps before it is there; when the core has ended, every waiting call gets an answer; the process ends
+with this object, or with this process. Nothing here refers to the engine, so the engine can be
+garbage-collected.
 """
 
 import atexit
@@ -48,11 +48,11 @@ class CoreProcess:
         atexit.register(end)  # before multiprocessing's own, which waits for the core
 
     def on_output(self, call: Callable[[], None]) -> None:
-        """Call this, on a thread of vLLM's, whenever there is something more to take."""
+        """Call this, on a thread of vLLM's, whenever there is more output."""
         self._bell.ring = call
 
     def has_output(self) -> bool:
-        """Whether taking the next output would not wait."""
+        """Whether the next output can be taken without waiting."""
         return not self._client.outputs_queue.empty()
 
     def pause(self) -> None:
@@ -64,7 +64,7 @@ class CoreProcess:
             self._pause.add_done_callback(lambda _: outputs.put_nowait(EngineCoreOutputs()))
 
     def is_paused(self) -> bool:
-        """Whether nothing is in flight any more, and all that it sampled was taken."""
+        """Whether nothing is in flight any more, and all of its samples were taken."""
         return self._pause is not None and self._pause.done() and not self.has_output()
 
     def resume(self) -> None:
@@ -75,7 +75,7 @@ class CoreProcess:
                 self._send("resume_scheduler")
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the core answers. Raises: RunError, in vLLM's words, if it failed or has ended."""
+        """The core's answer. Raises: RunError, with vLLM's message, if it failed or has ended."""
         with self.in_words():
             answer = self._send(method, *arguments)
             error = answer.exception()
@@ -86,26 +86,26 @@ class CoreProcess:
         return answer.result()
 
     def collective_rpc(self, method: str, **given: Any) -> list[Any]:
-        """What each device's process answers."""
+        """The answers of each device's process."""
         return self.call("collective_rpc", method, None, (), given)
 
     @contextmanager
     def in_words(self) -> Iterator[None]:
-        """Tell of a core that has ended as a RunError."""
+        """Replace the errors of a core that has ended by a RunError."""
         try:
             yield
         except (EngineDeadError, zmq.ZMQError) as error:
             raise RunError(self._end_in_words()) from error
 
     def _send(self, method: str, *arguments: Any) -> Future[Any]:
-        """As `SyncMPClient.call_utility`, but that one waits for the answer."""
+        """As `SyncMPClient.call_utility`, without waiting for the answer."""
         number, answer = uuid.uuid1().int >> 64, Future[Any]()
         self._client.utility_results[number] = answer
         self._client._send_input(EngineCoreRequestType.UTILITY, (0, number, method, arguments))
         return answer
 
     def _end_in_words(self) -> str:
-        self._process.join(REAP_S)  # what it ended with is known a moment after its end
+        self._process.join(REAP_S)  # its exit code is known a moment after its end
         code, file = self._process.exitcode, Path(self._words.name) / "words"
         how = "failed" if code is None else f"ended by {_signal(-code)}" if code < 0 else f"ended with {code}"
         said = f" Its last words: {file.read_text()}" if file.is_file() else ""
@@ -117,7 +117,7 @@ class CoreProcess:
 
 
 class _Bell:
-    """Rings whenever something is put into a queue."""
+    """Calls a function whenever an item is put into a queue."""
 
     def __init__(self, outputs: Any) -> None:
         self.ring: Callable[[], None] = lambda: None
@@ -131,9 +131,9 @@ class _Bell:
 
 
 def _mourn(resources: Any, outputs: Any, answers: dict[int, Future[Any]], process: Any) -> None:
-    """When the core has ended, answer all who wait: vLLM 0.32 lets them wait for ever."""
+    """Answer all waiting calls when the core has ended: vLLM 0.32 lets them wait forever."""
     connection.wait([process.sentinel])
-    resources.engine_dead = True  # first: from now on nobody begins to wait
+    resources.engine_dead = True  # first: from now on no call begins to wait
     for number in list(answers):
         if (answer := answers.pop(number, None)) is not None:
             answer.set_exception(EngineDeadError())
@@ -141,7 +141,7 @@ def _mourn(resources: Any, outputs: Any, answers: dict[int, Future[Any]], proces
 
 
 def _end(resources: Any, process: Any) -> None:
-    """It holds nothing that must be kept, and heeds no gentler signal (in_core.py)."""
+    """Kill the core, which holds nothing to be kept, and ignores gentler signals (in_core.py)."""
     resources.engine_dead = True
     resources.engine_manager.manager_stopped.set()
     process.kill()

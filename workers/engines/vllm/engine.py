@@ -1,13 +1,13 @@
 """One vLLM instance behind the engine interface.
 
 Invariants:
-- A step is one step of vLLM's scheduler: a mixture of prefill chunks and one token for each that decodes.
+- A step is one step of vLLM's scheduler: prefill chunks, and one token for each decoding generation.
 - The logprob of a token is that of the distribution that it was drawn from (vLLM's processed logprobs).
-- Every prompt is salted by the number of the weights, so its prefix cache never crosses an update; what runs
-  over an update keeps its KV.
-- A fresh generation's noise is a function of its seed, a resumed one's of its seed and the position at which
-  it goes on: vLLM cannot take up the noise where another instance left it. Fixed weights and temperature 0
-  make interruptions invisible.
+- Every prompt is salted by the number of weight updates, so its prefix cache never crosses an update; running
+  generations keep their KV over an update.
+- A fresh generation's noise is a function of its seed, a resumed one's of its seed and its start position:
+  vLLM cannot continue the noise of another instance. Fixed weights and temperature 0 make interruptions
+  invisible.
 """
 
 import time
@@ -40,14 +40,14 @@ ENDINGS: dict[str | None, Literal["", "stop", "length"]] = {None: "", "stop": "s
 
 @dataclass(slots=True)
 class _Live:
-    """A generation that vLLM has."""
+    """A generation in vLLM."""
 
     key: Key
     length: int  # prompt and response tokens so far
     drawn: int  # tokens of its response so far
     sampling: SamplingSettings
     is_trained: bool
-    response: list[int] | None = None  # if strings may end it
+    response: list[int] | None = None  # if stop strings may end it
     has_sampled: bool = False
 
 
@@ -68,21 +68,21 @@ class VllmEngine:
         self.llm = llm
         self._context: int = config.model_config.max_model_len
         self._vocabulary: int = config.model_config.get_vocab_size()
-        self._is_spread = config.parallel_config.world_size > 1  # over processes, one per device
-        self._is_elsewhere = self._is_spread  # in another process, which a tensor reaches as a file
+        self._is_spread = config.parallel_config.world_size > 1  # over several processes, one per device
+        self._is_elsewhere = self._is_spread  # in another process, which gets tensors as files
         self._sampling, self._is_seeded = rollout.sampling, rollout.vllm.is_seeded
         self._stop_tokens, self._shapes, self._statistics = list(stop_tokens), shapes, statistics
         self.reports_kept_sets = not rollout.sampling.is_cut_unbounded
         self._stop_texts = stop_texts
         self._kept = KeptReader(rollout.sampling, stop_tokens=stop_tokens, vocabulary=self._vocabulary)
-        self._live: dict[str, _Live] = {}  # by request id, in the order in which they came
+        self._live: dict[str, _Live] = {}  # by request id, in order of arrival
         self._adapter, self._updates = adapter, 0
         self._decode_steps = self._decode_tokens = self._decode_context = 0
         self._decode_s = self._prefill_s = 0.0
-        self._pace_s = 0.0  # of the newest step without prefill
+        self._pace_s = 0.0  # seconds of the newest step without prefill
 
     def warm_up(self) -> None:
-        """Let the first step, which loads and compiles for seconds, pass before anybody waits for it."""
+        """Run the first step, which loads and compiles for seconds, before the worker is ready."""
         self.add(Generation((0, 0, 0), [0], [], 1, 0))
         while self.is_busy():
             self.step()
@@ -112,7 +112,7 @@ class VllmEngine:
             self.llm.abort_request(names)
 
     def step(self) -> list[Sampled]:
-        """One step of vLLM: what it sampled. [] while it only prefills, and when idle."""
+        """Run one step of vLLM; returns its samples. [] while it only prefills, and when idle."""
         if not self._is_to_step():
             return []
         prefilled = self._statistics.prefill_tokens
@@ -134,7 +134,7 @@ class VllmEngine:
             weights.reload(self._reach(), fitting, is_elsewhere=self._is_elsewhere)
         self._updates += 1
         if not self._live:
-            self.llm.reset_prefix_cache()  # nothing would hit it again: room for what does
+            self.llm.reset_prefix_cache()  # nothing would hit it again; this makes room
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:
@@ -149,7 +149,7 @@ class VllmEngine:
         return self._held()
 
     def load(self) -> EngineLoad:
-        """Load now, and totals. Between two steps vLLM's own counts are a step old; what came since waits."""
+        """Current load, and totals. vLLM's own counts are a step old; newer requests count as waiting."""
         running = min(self._statistics.running, len(self._live))
         waiting = len(self._live) - running
         fresh = [live.key for live in self._live.values() if not live.has_sampled]
@@ -169,20 +169,20 @@ class VllmEngine:
         )
 
     def is_busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step has anything to do."""
         return bool(self._live)
 
     def _is_to_step(self) -> bool:
         return bool(self._live)
 
     def _stepped(self) -> tuple[list["RequestOutput"], float]:
-        """What vLLM's next step brought, and the seconds that it took."""
+        """The output of vLLM's next step, and its seconds."""
         began = time.perf_counter()
         outputs = self.llm.step()
         return outputs, time.perf_counter() - began
 
     def _reach(self) -> weights.Reach:
-        """Calls vLLM's workers."""
+        """A function that calls vLLM's workers."""
         return lambda method, **given: self.llm.collective_rpc(method, kwargs=given)
 
     def _held(self) -> dict[str, torch.Tensor]:
@@ -200,7 +200,7 @@ class VllmEngine:
             ),
             max_tokens=generation.max_new_tokens,
             stop_token_ids=self._stop_tokens,
-            ignore_eos=True,  # the stop tokens say it all
+            ignore_eos=True,  # the stop tokens include it
             seed=_seed(generation) if self._is_seeded and sampling.temperature else None,
             logprobs=self._kept.logprobs if generation.sampling is None else 0,
             detokenize=False,
@@ -241,10 +241,10 @@ class VllmEngine:
         return self._stop_texts.ends(live.response, live.sampling)
 
     def _count(self, seconds: float, decoding: int, context: int, *, is_mixed: bool) -> None:
-        """Charge a step.
+        """Count the time of a step.
 
-        A mixed one costs decoding what the newest pure decode step took, and the prefill the rest; before
-        there was any, all of it is prefill.
+        A mixed step costs decoding as much as the newest pure decode step, and prefill the rest; before there
+        was any pure decode step, all of it counts as prefill.
         """
         if not decoding:
             self._prefill_s += seconds

@@ -1,7 +1,7 @@
 """Reads back the experts of a mixture out of vLLM's fused layers, one by one.
 
-Invariant: what is read is what the kernel multiplies with. vLLM's kernels for a CPU keep experts in an order
-of their own; that order is found by packing the number of each place in the same way, digit by digit.
+Invariant: the result is what the kernel multiplies with. vLLM's CPU kernels keep experts in an order of their
+own; that order is found by packing the number of each place in the same way, digit by digit.
 """
 
 import torch
@@ -12,7 +12,7 @@ DIGIT = 128  # every whole number up to it is exact in bfloat16
 
 
 def read_experts(name: str, layer: RoutedExperts, found: dict[str, torch.Tensor]) -> None:
-    """Put each expert's three matrices among what was found, by their published names."""
+    """Add each expert's three matrices to `found`, by their published names."""
     isa = getattr(layer.quant_method.experts_cls, "isa", None)  # of kernels for a CPU
     joined_EIH, down_EHI = (
         weight.detach() if isa is None else _unpacked(weight.detach(), isa)
@@ -29,16 +29,16 @@ def read_experts(name: str, layer: RoutedExperts, found: dict[str, torch.Tensor]
 
 
 def pack_again(layer: RoutedExperts) -> None:
-    """Let the next reload pack the experts, as the first load did.
+    """Have the next reload pack the experts, as the first load did.
 
-    vLLM 0.32 packs them where it makes its kernel, once: its reload would fill packed places with plain rows.
+    vLLM 0.32 packs them only when it makes its kernel: its reload would fill packed places with plain rows.
     """
     if getattr(layer.quant_method.experts_cls, "isa", None) is not None:
         layer.quant_method.moe_kernel = None
 
 
 def _unpacked(packed_ERC: torch.Tensor, isa: str) -> torch.Tensor:
-    """The weights in plain order, of all experts; each is packed alike."""
+    """The weights of all experts in plain order; every expert is packed in the same way."""
     _, rows, columns = packed_ERC.shape
     places = torch.arange(rows * columns)
     order, weight = torch.zeros_like(places), 1

@@ -1,10 +1,10 @@
-"""What StaleFlow adds to each of vLLM's workers (`worker_extension_cls`): a complete reload, and a read-back.
+"""StaleFlow's extension of vLLM's workers (`worker_extension_cls`): a complete reload, and a read-back.
 
-Invariants: after `replace_weights` every layer computes with the new weights, also a tied output layer, which
-vLLM's own reload leaves as it was where it keeps a packed copy (on a CPU), and experts, which it leaves
-unpacked there; `read_weights` trusts nothing but
-what the layers do: a linear layer's weight is its answer to the identity matrix, exact in every precision,
-since vLLM packs some weights and drops the original. An adapter's part is added from the layer's own buffers.
+Invariants: after `replace_weights` every layer computes with the new weights, also a tied output layer, of
+which vLLM's own reload keeps the old packed copy (on a CPU), and experts, which it leaves unpacked there;
+`read_weights` relies only on what the layers do: a linear layer's weight is its output for the identity
+matrix, exact in every precision, since vLLM packs some weights and drops the original. An adapter's part is
+added from the layer's own buffers.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from workers.engines.vllm import in_core
 from workers.engines.vllm.experts import pack_again, read_experts
 
-in_core.begin()  # the first code of ours that a process of vLLM's runs, before it loads a model
+in_core.begin()  # the first of our code that a process of vLLM runs, before it loads a model
 
 PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -32,7 +32,7 @@ class WorkerExtension:
     reload_weights: Any
 
     def replace_weights(self, **source: Any) -> None:
-        """Complete vLLM's own `reload_weights`, whose arguments these are."""
+        """Complete vLLM's own `reload_weights`, with the same arguments."""
         layers = list(self.model_runner.get_model().modules())
         for layer in layers:
             if isinstance(layer, RoutedExperts):
@@ -43,7 +43,7 @@ class WorkerExtension:
                 layer.quant_method.process_weights_after_loading(layer)
 
     def read_weights(self) -> dict[str, torch.Tensor]:
-        """Every weight and bias by its published name, of fused layers the parts.
+        """Every weight and bias by its published name; fused layers are split into their parts.
 
         Of tied layers the first, unless they differ. With tensor parallelism this worker's shards.
         """
@@ -72,7 +72,7 @@ class WorkerExtension:
         return found
 
     def save_weights(self, path: str) -> None:
-        """Leave what `read_weights` reads in a safetensors file, for another process."""
+        """Write the result of `read_weights` to a safetensors file, for another process."""
         save_file({name: tensor.contiguous().clone() for name, tensor in self.read_weights().items()}, path)
 
 
@@ -96,7 +96,7 @@ def _add_adapter(name: str, layer: BaseLinearLayerWithLoRA, found: dict[str, tor
 
 
 def _parts(name: str) -> tuple[str, tuple[str, ...]]:
-    """What a layer lies in, and the layers that vLLM has fused into it."""
+    """The prefix of a layer's name, and the names of the layers that vLLM has fused into it."""
     prefix, _, leaf = name.rpartition(".")
     return prefix, PARTS.get(leaf, (leaf,))
 

@@ -1,8 +1,8 @@
-"""What vLLM's own processes do first, where its engine core is not in the worker's: end with it, and speak.
+"""Set-up of vLLM's own processes, if the engine core is not in the worker's process.
 
-Invariants: the core and its workers end when the rollout worker that started them has, however that ended,
-and by no other signal that a terminal or a scheduler sends to all of a job: the worker hands back first. The
-first exception that vLLM logs in any of them is kept in a file, for the worker to tell of.
+Invariants: the core and its workers end when the rollout worker that started them has ended, for whatever
+reason, and ignore other signals that a terminal or a scheduler sends to the whole job: the worker hands back
+first. The first exception that vLLM logs in any of them is kept in a file, for the worker's error message.
 """
 
 import logging
@@ -23,7 +23,7 @@ MOST_WORDS = 1500
 
 @contextmanager
 def environment(words: Path, *, is_eager: bool) -> "Iterator[None]":
-    """What processes that are started meanwhile find in their environment."""
+    """Environment variables for processes that are started in this context."""
     given = {OWNER: str(os.getpid()), WORDS: str(words)}
     if is_eager:
         given["TORCH_COMPILE_DISABLE"] = "1"  # vLLM compiles single operators otherwise, for a minute
@@ -40,7 +40,7 @@ def environment(words: Path, *, is_eager: bool) -> "Iterator[None]":
 
 
 def begin() -> None:
-    """Tie this process to its rollout worker, unless it is that one."""
+    """Tie this process to its rollout worker, unless it is the rollout worker."""
     owner, words = int(os.environ.get(OWNER, os.getpid())), os.environ.get(WORDS)
     if owner == os.getpid() or words is None:
         return
@@ -52,7 +52,7 @@ def begin() -> None:
 
 
 def last_words(error: BaseException) -> str:
-    """The innermost cause on one line, shortened; vLLM wraps what its workers say."""
+    """The innermost cause on one line, shortened; vLLM wraps the errors of its workers."""
     while error.__cause__ is not None:
         error = error.__cause__
     words = " ".join(str(error).split()) or type(error).__name__
@@ -60,7 +60,7 @@ def last_words(error: BaseException) -> str:
 
 
 class _FirstWords(logging.Handler):
-    """Keeps the first exception that is logged: what others log behind it is its consequence."""
+    """Keeps the first logged exception; later ones are its consequences."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.ERROR)

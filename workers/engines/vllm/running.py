@@ -1,10 +1,10 @@
-"""vLLM as it runs in production: its core steps in a process of its own, and here one takes what it sampled.
+"""vLLM as it runs in production: its core steps in a process of its own, and this engine takes its samples.
 
 Invariants:
-- The core steps on whether anybody looks or not; `step` hands over what one of its steps sampled, in order,
-  and waits only if nothing has come.
-- Weights change only while the core is paused with nothing in flight and nothing untaken, so what is taken
-  before is of the old version and what is taken after of the new one, whatever vLLM schedules ahead.
+- The core steps by itself; `step` returns the samples of one of its steps, in order, and waits only if none
+  has come.
+- Weights change only while the core is paused with nothing in flight and nothing untaken, so samples taken
+  before are of the old version and samples taken after of the new one, however far vLLM schedules ahead.
 """
 
 import tempfile
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class RunningVllmEngine(VllmEngine):
-    """Engine that runs by itself (workers/engines/interface.py): vLLM's core in a process of its own."""
+    """An engine that runs by itself (workers/engines/interface.py): vLLM's core is in its own process."""
 
     def __init__(self, *arguments: Any, core: "CoreProcess", **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._core, self._is_elsewhere = core, True
-        self._stepped_at = time.monotonic()  # the newest step that is charged to somebody
+        self._stepped_at = time.monotonic()  # the newest step whose time was counted
 
     def on_step(self, call: Callable[[], None]) -> None:
-        """Call this, on any thread, whenever there is something for `step` to hand over."""
+        """Call this, on any thread, whenever `step` has samples to return."""
         self._core.on_output(call)
 
     def has_stepped(self) -> bool:
-        """Whether `step` would not wait."""
+        """Whether `step` would return without waiting."""
         return self._core.has_output()
 
     def pause(self) -> None:
@@ -47,7 +47,7 @@ class RunningVllmEngine(VllmEngine):
         self._core.pause()
 
     def is_settled(self) -> bool:
-        """Whether the pause is complete, and `step` has handed over all that was sampled before it."""
+        """Whether the pause is complete, and `step` has returned all samples from before it."""
         return self._core.is_paused()
 
     def resume(self) -> None:
@@ -80,7 +80,7 @@ class RunningVllmEngine(VllmEngine):
         with self._core.in_words():
             outputs: list[RequestOutput] = self.llm.step()
         if not outputs:
-            return [], 0.0  # charged to the next step that samples
+            return [], 0.0  # counted with the next step that samples
         ended_at = max(output.metrics.last_token_ts for output in outputs)  # the core's clock is ours
         seconds, self._stepped_at = max(ended_at - self._stepped_at, 0.0), max(ended_at, self._stepped_at)
         return outputs, seconds

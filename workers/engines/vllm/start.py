@@ -1,9 +1,8 @@
-"""Makes a vLLM engine out of the settings.
+"""Makes a vLLM engine from the settings.
 
-Invariants: vLLM's scheduler runs in a process of its own (`running.py`), or in this one, where a step is a
-step and new weights fall between two of them; with tensor parallelism its workers are processes of their own
-in any case; nothing is downloaded, or reported to anybody; a failure to start is a ConfigError with vLLM's
-own last words.
+Invariants: vLLM's scheduler runs in a process of its own (`running.py`), or in this one, where weights change
+between two steps; with tensor parallelism its workers are separate processes in any case; nothing is
+downloaded, and no usage is reported; a failure to start is a ConfigError with vLLM's last error.
 """
 
 import logging
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # we say it ourselves; on a CPU, 1 is one more process
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # set per engine; on a CPU, 1 is one more process
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process has threads
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # instances that bind choose the same cores
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # instances that bind would choose the same cores
 }
 CPU_BLOCK = 128  # tokens: vLLM's own choice on a CPU
 CPU_STEP_TOKENS = 4096
@@ -94,13 +93,13 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
 class _Made(NamedTuple):
     llm: "LLMEngine"
     statistics: "Statistics"
-    core: "CoreProcess | None"  # if it has one of its own
+    core: "CoreProcess | None"  # if it has its own process
 
 
 def _begin(
     settings: WorkerSettings, arguments: dict[str, Any], words: "tempfile.TemporaryDirectory[str]"
 ) -> _Made:
-    """Start vLLM and let it load the model; `words` is the folder for its last ones."""
+    """Start vLLM, which loads the model; `words` is the folder for the errors of its processes."""
     from vllm import EngineArgs
     from vllm.v1.engine.core_client import SyncMPClient
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -135,7 +134,7 @@ def _over(made: _Made, settings: WorkerSettings, given: dict[str, Any]) -> "Vllm
 
 
 def _why(error: BaseException, words: "tempfile.TemporaryDirectory[str]") -> str:
-    """What the core's own process said last, or else what this one heard."""
+    """The last error of the core's own process, or else of this process."""
     said = Path(words.name) / "words"
     return said.read_text() if said.is_file() else f"{type(error).__name__}: {last_words(error)}"
 
@@ -164,9 +163,9 @@ def _generation_config(config: PretrainedConfig, directory: str) -> GenerationCo
 def engine_arguments(
     settings: WorkerSettings, directory: str, config: PretrainedConfig, device: str
 ) -> dict[str, Any]:
-    """Keyword arguments of vLLM's EngineArgs; those of `rollout.vllm.engine_args` win.
+    """Keyword arguments of vLLM's EngineArgs; those of `rollout.vllm.engine_args` take precedence.
 
-    Raises: ConfigError if one of those would break what this engine promises.
+    Raises: ConfigError if one of those would break an invariant of this engine.
     """
     rollout, vllm = settings.rollout, settings.rollout.vllm
     text = config.get_text_config(decoder=True)
@@ -210,7 +209,7 @@ def engine_arguments(
 
 
 def _kv_bytes(text: PretrainedConfig, dtype: str, tokens: int) -> int:
-    """Bytes of the KV cache of one trajectory of so many tokens, in whole blocks."""
+    """Bytes of the KV cache of one trajectory of `tokens` tokens, in whole blocks."""
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     blocks = -(-tokens // CPU_BLOCK) + 1
@@ -218,6 +217,6 @@ def _kv_bytes(text: PretrainedConfig, dtype: str, tokens: int) -> int:
 
 
 def _visible(index: int) -> str:
-    """The device of ours that torch calls `cuda:index`, by the name that the driver knows."""
+    """The driver's name of the device that torch calls `cuda:index`."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[index] if visible else str(index)

@@ -1,6 +1,6 @@
-"""What vLLM says about itself after every step.
+"""vLLM's own statistics after every step.
 
-Invariant: counters are totals since the start; nothing is estimated but the split of a mixed step's time.
+Invariant: counters are totals since the start; only the split of a mixed step's time is an estimate.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 
 class Statistics(StatLoggerBase):
-    """Reads vLLM's scheduler and iteration statistics. The last step's stay until the next."""
+    """Reads vLLM's scheduler and iteration statistics, which stay until the next step."""
 
     def __init__(self, engine_index: int = 0) -> None:
         self.running = self.waiting = 0
@@ -26,4 +26,4 @@ class Statistics(StatLoggerBase):
             self.reused_tokens += iteration_stats.prompt_token_stats.local_cache_hit
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Log nothing."""

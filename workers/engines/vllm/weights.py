@@ -1,8 +1,8 @@
-"""New weights for a running vLLM, by its own reload, after every name and shape was compared.
+"""Loads new weights into a running vLLM by its own reload, after checking every name and shape.
 
-Invariants: what does not fit is refused before anything is touched, since a reload that fails half way leaves
-a model that nobody published; workers in other processes read the tensors from shared memory, which is freed
-when they have.
+Invariants: tensors that do not fit are refused before anything is changed, since a reload that fails half way
+leaves a model that was never published; workers in other processes read the tensors from shared memory, which
+is freed afterwards.
 """
 
 import tempfile
@@ -19,13 +19,13 @@ from protocol.errors import ConfigError
 SHARED_MEMORY = Path("/dev/shm")
 Shapes = Mapping[str, tuple[int, ...]]
 Reach = Callable[..., list[Any]]
-"""`reach(method, **given)`: calls it on every one of vLLM's workers."""
+"""`reach(method, **given)`: calls the method on each of vLLM's workers."""
 
 
 def checkpoint_shapes(directory: str | Path) -> dict[str, tuple[int, ...]]:
     """Shape by name of every tensor in a model's safetensors files, from their headers.
 
-    Raises: ConfigError if there is none.
+    Raises: ConfigError if there are none.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for file in sorted(Path(directory).glob("*.safetensors")):
@@ -41,7 +41,7 @@ def checkpoint_shapes(directory: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 def fitting(tensors: Mapping[str, torch.Tensor], shapes: Shapes) -> dict[str, torch.Tensor]:
-    """The tensors that the model was saved with; a tied output layer given on top is left out.
+    """The tensors that the model was saved with; an additional tied output layer is left out.
 
     Raises: ValueError on a missing, surplus or misshapen tensor.
     """
@@ -60,7 +60,7 @@ def fitting(tensors: Mapping[str, torch.Tensor], shapes: Shapes) -> dict[str, to
 
 
 def reload(reach: Reach, tensors: Mapping[str, torch.Tensor], *, is_elsewhere: bool) -> None:
-    """Put these tensors, named as in the checkpoint, into vLLM; it shards, fuses and converts them."""
+    """Load these tensors, named as in the checkpoint, into vLLM, which shards, fuses and converts them."""
     if not is_elsewhere:
         reach("replace_weights", weights_iterator=iter(tensors.items()))
         return
