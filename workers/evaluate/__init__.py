@@ -1,1 +1,1 @@
-"""Evaluation without a run: a checkpoint or an endpoint answers prompts and plays episodes."""
+"""Evaluates a checkpoint or an endpoint without a run, on prompts or on episodes."""

@@ -1,7 +1,7 @@
-"""A checkpoint answers: single responses, and episodes of an agent as a run plays them.
+"""Evaluates a checkpoint: single responses, and episodes of an agent as in a run.
 
-Invariants: prompts are encoded, and episodes are played, by what trains them: the same limits, the same
-tokens; environments have the time that they have in a run.
+Invariants: prompts are encoded, and episodes are played, by the code that training uses: the same limits, the
+same tokens; environments have the same time limits as in a run.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ Key = tuple[int, int, int]
 
 
 class CheckpointResponses:
-    """One response to a prompt."""
+    """Plays single responses to prompts."""
 
     def __init__(self, settings: WorkerSettings, directory: str, engine: LocalEngine) -> None:
         self._settings, self._engine = settings, engine
         self._tokenizer = load_tokenizer(directory)
 
     async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
-        """Raises: Lost if the row has no prompt that can be used, or one that the engine cannot take."""
+        """One response. Raises: Lost if the row has no valid prompt, or one that the engine refuses."""
         rollout = self._settings.rollout
         try:
             ids = encode_prompt(self._tokenizer, json.dumps(row).encode(), limit=rollout.max_prompt_tokens)
@@ -67,7 +67,7 @@ class CheckpointResponses:
 
 
 class _Link:
-    """What the agent worker takes for its controller."""
+    """Stands in for the agent worker's link to its controller."""
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
@@ -76,23 +76,23 @@ class _Link:
         self._inbox: deque[tuple[Message, tuple[bytes, ...]]] = deque()
 
     def receive_nowait(self) -> tuple[Message, tuple[bytes, ...]] | None:
-        """The next order."""
+        """The next order for the worker."""
         if self._inbox:
             return self._inbox.popleft()
         self.arrived.clear()
         return None
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """Wake the worker."""
         self.arrived.set()
 
     def tell(self, message: Message, *frames: bytes) -> None:
-        """Give an order."""
+        """Send the worker an order."""
         self._inbox.append((message, frames))
         self.wake()
 
     def send(self, message: Message, *frames: bytes) -> None:
-        """Hear what the worker says."""
+        """Receive a message of the worker."""
         if isinstance(message, Ready):
             self.ready.set()
         elif isinstance(message, Ask | EpisodeEnded | EpisodeFailed):
@@ -102,7 +102,7 @@ class _Link:
 
 
 class CheckpointEpisodes:
-    """One episode of a row, within `async with`."""
+    """Plays episodes of rows, within `async with`."""
 
     def __init__(
         self, settings: WorkerSettings, directory: str, engine: LocalEngine, *, samples: int
@@ -113,7 +113,7 @@ class CheckpointEpisodes:
         self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:
-        """Raises: ConfigError, in a group, if the agent is no good."""
+        """Raises: ConfigError, in a group, if the agent cannot be loaded."""
         await self._tasks.__aenter__()
         self._tasks.create_task(self._host.run(self._link), name="agent")  # type: ignore[arg-type]  # it is all that a worker needs of a link
         return self
@@ -125,7 +125,7 @@ class CheckpointEpisodes:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
-        """Raises: Lost after `agent.retries` tries."""
+        """One episode. Raises: Lost after `agent.retries` retries."""
         await self._link.ready.wait()
         last = ""
         for trial in range(1, self._settings.agent.retries + 2):
@@ -142,7 +142,7 @@ class CheckpointEpisodes:
 
 
 class _Episode:
-    """One trial."""
+    """One trial of an episode."""
 
     def __init__(self, of: CheckpointEpisodes, key: Key) -> None:
         self._of, self._key = of, key
@@ -150,11 +150,11 @@ class _Episode:
         self._tokens: dict[int, list[int]] = defaultdict(list)
         self._sampled: dict[int, list[int]] = defaultdict(list)
         self._prompts: dict[int, int] = {}  # given tokens of each trajectory, before its first turn
-        self._own_s = 0.0  # that its environment took
+        self._own_s = 0.0  # seconds that its environment took
         self._said: dict[int, list[str]] = defaultdict(list)
-        self._last: dict[int, list[int]] = {}  # the newest answer in each trajectory
+        self._last: dict[int, list[int]] = {}  # the newest answer per trajectory
         self._turns = 0
-        self._took_s: dict[tuple[int, int], float] = {}  # from each ask until its turn was told
+        self._took_s: dict[tuple[int, int], float] = {}  # from each ask until its turn was sent
         self._forks: list[ForkCause] = []
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -191,7 +191,7 @@ class _Episode:
     async def _next(
         self, heard: "asyncio.Queue[tuple[Message, tuple[bytes, ...]]]", limit_s: float
     ) -> tuple[Message, tuple[bytes, ...]]:
-        """What the environment says next; its time counts while no turn is being sampled. Raises: _Silent."""
+        """The worker's next message; its time counts while no turn is being sampled. Raises: _Silent."""
         hearing, clock = asyncio.ensure_future(heard.get()), asyncio.get_running_loop().time
         try:
             while not hearing.done():
@@ -214,13 +214,13 @@ class _Episode:
             hearing.cancel()
 
     async def _time(self, ask: Ask, given: bytes) -> None:
-        """Answer, and note how long that took. Raises: as `_answer`."""
+        """Answer an ask, and note how long that took. Raises: as `_answer`."""
         began = time.monotonic()
         await self._answer(ask, given)
         self._took_s[ask.member, ask.number] = time.monotonic() - began
 
     def _overhead_ms(self, ended: EpisodeEnded) -> tuple[float, ...]:
-        """What each turn took the worker beside the engine."""
+        """The worker's time per turn, besides the engine's."""
         return tuple(
             max(0.0, waited_ms - 1000 * took_s)
             for member, number, waited_ms in ended.awaited
@@ -228,7 +228,7 @@ class _Episode:
         )
 
     async def _answer(self, ask: Ask, given: bytes) -> None:
-        """Raises: Lost if the engine cannot take the tokens."""
+        """Sample and send a turn. Raises: Lost if the engine refuses the tokens."""
         tokens = self._tokens[ask.member]
         tokens += np.frombuffer(given, dtype="<i4").tolist()
         self._prompts.setdefault(ask.member, len(tokens))
@@ -267,13 +267,13 @@ class _Episode:
 
 
 class _Silent(Exception):
-    """The environment has had the time that it has; the text says which."""
+    """The environment exceeded a time limit; the text says which."""
 
 
 def worth(agent: AgentSettings, ending: str, reward: float | None) -> float | None:
-    """The reward of an episode that has ended so, as in a run's evaluation.
+    """The reward of an episode with this ending, as in a run's evaluation.
 
-    That counts all episodes, so one that `agent.on_limit: mask` leaves out of training is 0.
+    All episodes count there, so one that `agent.on_limit: mask` leaves out of training gets 0.
     """
     return reward if ending == "stop" or agent.on_limit == "score" else 0.0
 
@@ -284,5 +284,5 @@ def environment_seed(seed: int, row: int) -> int:
 
 
 def noise(seed: int, *place: int) -> int:
-    """The seed of what is sampled at this place."""
+    """The sampling seed of this place."""
     return random.Random(f"{seed}/evaluate/{'/'.join(map(str, place))}").getrandbits(52)

@@ -1,7 +1,7 @@
-"""A policy behind an OpenAI-compatible endpoint: single responses, and episodes of an agent.
+"""Evaluates a policy behind an OpenAI-compatible endpoint: single responses, and episodes of an agent.
 
-Invariants: what the endpoint cannot be asked ends the attempt and is named, and never becomes a reward; a
-request that may be better next time is made again.
+Invariants: a request that the endpoint refuses ends the attempt with an error, and never becomes a reward; a
+request that failed for a passing reason is repeated.
 """
 
 import asyncio
@@ -26,14 +26,16 @@ RETRIES = 5
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
 REQUEST_S = 600.0
 NOT_OPENAIS = ("top_k", "min_p", "min_tokens")
-"""What OpenAI's API does not know; it is sent where it is set, for the servers that do. So is a row's own
-`chat_template_kwargs`."""
+"""Fields that OpenAI's API lacks; they are sent if they are set, for servers that know them.
+
+So is a row's own `chat_template_kwargs`.
+"""
 NO_TOKENS = "policy.generate needs tokens, which an endpoint does not take: use policy.chat, or a checkpoint."
 Talk = Sequence[Mapping[str, Any]]
 
 
 class EndpointAnswer(NamedTuple):
-    """What it has said."""
+    """An answer of the endpoint."""
 
     message: dict[str, Any]
     ending: str
@@ -61,9 +63,9 @@ class Endpoint:
     async def chat(
         self, messages: Talk, tools: Any, most: int, *, template_kwargs: Mapping[str, Any] | None = None
     ) -> EndpointAnswer:
-        """Its answer, of at most `most` tokens; `template_kwargs` are for the server's chat template.
+        """The endpoint's answer, of at most `most` tokens; `template_kwargs`: for the server's chat template.
 
-        Raises: Lost if it gives none; ConfigError if it can be asked nothing at all.
+        Raises: Lost if it gives none; ConfigError if it refuses every request.
         """
         body = (
             self._body
@@ -108,7 +110,7 @@ class Endpoint:
 
 
 class EndpointResponses:
-    """One response to a prompt."""
+    """Plays single responses to prompts."""
 
     def __init__(self, settings: WorkerSettings, endpoint: Endpoint) -> None:
         self._settings, self._endpoint = settings, endpoint
@@ -132,7 +134,7 @@ class EndpointResponses:
 
 
 class _Playing:
-    """An episode that a process plays."""
+    """An episode that runs in a process."""
 
     def __init__(self, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -145,7 +147,7 @@ class _Playing:
 
 
 class EndpointEpisodes:
-    """One episode of a row, within `async with`. Listens to the processes of the agent."""
+    """Plays episodes of rows, within `async with`. Listens to the processes of the agent."""
 
     def __init__(self, settings: WorkerSettings, endpoint: Endpoint) -> None:
         self._settings, self._endpoint = settings, endpoint
@@ -160,7 +162,7 @@ class EndpointEpisodes:
         )
 
     async def __aenter__(self) -> Self:
-        """Raises: ConfigError, RunError, in a group, if the agent is no good."""
+        """Raises: ConfigError, RunError, in a group, if the agent cannot be started."""
         await self._pool.__aenter__()
         try:
             await self._pool.start()
@@ -175,7 +177,7 @@ class EndpointEpisodes:
         await self._pool.__aexit__(kind, error, trace)
 
     async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
-        """Raises: Lost after `agent.retries` tries."""
+        """One episode. Raises: Lost after `agent.retries` retries."""
         del sample
         last = ""
         for _ in range(self._settings.agent.retries + 1):
@@ -233,7 +235,7 @@ class EndpointEpisodes:
     # -- what the processes say ---------------------------------------------------------------------------
 
     def on_ask(self, child: AgentChild, number: int, question: int, asked: dict[str, Any]) -> None:
-        """The episode asks its policy."""
+        """An episode asks its policy."""
         self._pool.answered(child)
         if (playing := self._playing.get(number)) is None:
             return
@@ -252,7 +254,7 @@ class EndpointEpisodes:
             task.add_done_callback(playing.tasks.discard)
 
     def _most(self, playing: _Playing, wanted: int | None) -> int:
-        """Tokens that the next turn may have; below 1: it may have none."""
+        """Tokens that the next turn may have; below 1 if it may have none."""
         agent = self._settings.agent
         most = agent.max_turn_tokens or self._settings.rollout.max_response_tokens
         allowed = agent.max_sampled_tokens
@@ -286,12 +288,12 @@ class EndpointEpisodes:
             playing.promised -= most
 
     def on_ended(self, number: int, ended: Ended) -> None:
-        """The episode has come to its end."""
+        """An episode has ended."""
         if (playing := self._playing.get(number)) is not None and not playing.ended.done():
             playing.ended.set_result(ended)
 
     def on_failed(self, number: int, kind: FailureKind, reason: str) -> None:
-        """The episode has come to nothing."""
+        """An episode has failed."""
         del kind
         if (playing := self._playing.get(number)) is not None and not playing.ended.done():
             playing.ended.set_exception(Lost(reason))

@@ -1,6 +1,6 @@
-"""The engine of a checkpoint in this process.
+"""Runs the engine of a checkpoint in this process.
 
-Invariant: all calls of the engine come from one thread, and none blocks the event loop.
+Invariant: all engine calls come from one thread, and none blocks the event loop.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from workers.engines.made_engine import make_engine
 
 
 class LocalAnswer(NamedTuple):
-    """What the policy has sampled."""
+    """One sampled response."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -30,7 +30,7 @@ class LocalEngine:
     _engine: Engine
 
     def __init__(self, settings: WorkerSettings, model_directory: str, adapter: str = "") -> None:
-        """`adapter`: directory of one that is put over the model; its `trainer.lora` is in the settings."""
+        """`adapter`: directory of an adapter for the model; its `trainer.lora` is in the settings."""
         self._settings, self._directory, self._adapter = settings, model_directory, adapter
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._waiting: dict[Key, tuple[LocalAnswer, asyncio.Future[LocalAnswer]]] = {}
@@ -57,7 +57,7 @@ class LocalEngine:
             self._thread.shutdown()
 
     def _make(self) -> Engine:
-        """In the engine's thread. Raises: ConfigError."""
+        """Make the engine, in its thread. Raises: ConfigError."""
         engine = make_engine(self._settings, self._directory)
         if not self._adapter:
             return engine
@@ -73,9 +73,9 @@ class LocalEngine:
         return engine
 
     async def generate(self, tokens: Sequence[int], most: int, *, seed: int) -> LocalAnswer:
-        """What follows these tokens, at most so many; once it is cancelled, the engine forgets them.
+        """A response to these tokens, of at most `most`; if it is cancelled, the engine aborts it.
 
-        Raises: ValueError if the engine cannot take them.
+        Raises: ValueError if the engine refuses the tokens.
         """
         self._count += 1
         key = (self._count, 0, 1)
@@ -89,7 +89,7 @@ class LocalEngine:
             )
             self._has_work.set()
             return await future
-        except asyncio.CancelledError:  # the row has failed: its places are for others
+        except asyncio.CancelledError:  # the row has failed: free its place in the engine
             self._given_up.append(key)
             self._has_work.set()
             raise
@@ -115,7 +115,7 @@ class LocalEngine:
                 self._has_work.set()
 
     def _advance(self, given_up: Sequence[Key]) -> tuple[list[Sampled], bool]:
-        """One step without those, and whether there is more to do. In the engine's thread."""
+        """One step after aborting `given_up`, and whether the engine is busy. In the engine's thread."""
         if given_up:
             self._engine.abort(given_up)
         sampled = self._engine.step()

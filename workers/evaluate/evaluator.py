@@ -1,6 +1,6 @@
-"""Answers rows and scores the answers, for `launch.py eval`; by way of `protocol.asking`.
+"""Answers rows and scores the answers, for `launch.py eval`, in a process of `protocol.asking`.
 
-Invariants: a row counts with all of its attempts or not at all; what failed is named, and is no reward.
+Invariants: a row counts with all of its attempts or not at all; failures are reported, and are not rewards.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from workers.reward.together import all_of
 
 
 class Player(Protocol):
-    """Attempts rows."""
+    """Plays attempts at rows."""
 
     async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
         """One attempt. Raises: Lost, ConfigError."""
@@ -35,7 +35,7 @@ class Player(Protocol):
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """`rows`, each with what its attempts came to, or with `failed`; or else `problem`."""
+    """`rows`, each with the results of its attempts or with `failed`; or else `problem`."""
     try:
         return {"rows": asyncio.run(_evaluate(question))}
     except (ConfigError, RunError, BaseExceptionGroup) as error:
@@ -46,7 +46,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _evaluate(question: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Raises: ConfigError, RunError, as they are or in groups."""
+    """Raises: ConfigError, RunError, directly or in groups."""
     settings = load_settings(question["settings"])
     async with AsyncExitStack() as stack:
         mixture = _mixture(settings)
@@ -83,7 +83,7 @@ async def _player(stack: AsyncExitStack, settings: WorkerSettings, question: Map
 
 
 def _mixture(settings: WorkerSettings) -> RewardMixture | None:
-    """What scores; None if episodes bring their rewards."""
+    """The rewards that score answers; None if episodes have their own rewards."""
     place = Place(settings.run_dir, settings.reward.device, settings.reward.sandbox)
     other = settings.evaluation_function
     entries = (entry_of(other),) if other else settings.reward.entries
@@ -96,7 +96,7 @@ def _mixture(settings: WorkerSettings) -> RewardMixture | None:
 
 
 def _teller(descriptor: int | None) -> Callable[[str], object]:
-    """What writes a line to an inherited descriptor, as long as somebody reads it."""
+    """A function that writes a line to an inherited descriptor, as long as it is read."""
 
     def tell(sentence: str) -> None:
         if descriptor is not None:
@@ -119,7 +119,7 @@ class _Evaluator:
         self._player, self._mixture, self._slots, self._transcripts = player, mixture, slots, transcripts
 
     async def row(self, number: int, row: Mapping[str, Any], *, samples: int) -> dict[str, Any]:
-        """What the attempts at a row came to. Raises: ConfigError; RunError if it cannot be kept."""
+        """The results of the attempts at a row. Raises: ConfigError; RunError if it cannot be saved."""
         try:
             played = await all_of([self._attempt(number, sample, row) for sample in range(samples)])
             rewards, parts = await self._score(number, row, played)

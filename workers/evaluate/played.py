@@ -1,4 +1,4 @@
-"""What one attempt at one row came to."""
+"""The result of one attempt at one row."""
 
 from typing import Any, NamedTuple
 
@@ -8,19 +8,19 @@ from protocol.messages.pieces import ForkCause
 class Played(NamedTuple):
     """One response, or one episode."""
 
-    reward: float | None  # None: the reward function is to score it
+    reward: float | None  # None: the reward function has to score it
     prompt: str
-    prompt_ids: list[int]  # []: nobody but the endpoint knows
+    prompt_ids: list[int]  # []: only the endpoint knows them
     completion: str  # the policy's last answer, in its first trajectory
     completion_ids: list[int]
     ending: str  # stop or length
-    tokens: int  # that the policy has sampled
+    tokens: int  # sampled by the policy
     turns: int
     transcript: Any  # text, or the messages
-    talk: list[Any] | None = None  # the messages of its first conversation; None: it was held in none
-    said: list[str] | None = None  # by the policy in its first conversation, turn by turn; None: no episode
-    forks: tuple[ForkCause, ...] = ()  # why it has each further conversation that training would take
-    overhead_ms: tuple[float, ...] = ()  # of each turn, beside the engine; where that is known
+    talk: list[Any] | None = None  # the messages of its first conversation; None if held in tokens
+    said: list[str] | None = None  # the policy's turns in its first conversation; None: no episode
+    forks: tuple[ForkCause, ...] = ()  # why each further trained conversation began
+    overhead_ms: tuple[float, ...] = ()  # of each turn, besides the engine; if known
 
 
 class Lost(Exception):

@@ -1,6 +1,6 @@
-"""How far an evaluation without a run has come, in a line now and then.
+"""Reports the progress of an evaluation without a run, in a line now and then.
 
-Invariant: the first line comes after EVERY_S, so what is quick says nothing.
+Invariant: the first line comes after EVERY_S, so a quick evaluation reports nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ EVERY_S = 10.0
 
 
 class RowsSoFar:
-    """Counts rows that are over."""
+    """Counts finished rows."""
 
     def __init__(self, total: int, tell: Callable[[str], object], clock: Callable[[], float]) -> None:
         """`tell` takes a sentence; `clock` gives seconds."""
@@ -19,7 +19,7 @@ class RowsSoFar:
         self._sum = 0.0
 
     def count(self, rewards: Sequence[float] | None) -> None:
-        """One more: the rewards of its attempts, or None for a row that has failed."""
+        """Count a row: the rewards of its attempts, or None if it has failed."""
         self._over += 1
         self._failed += rewards is None
         self._attempts += len(rewards or ())

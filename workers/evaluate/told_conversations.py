@@ -1,7 +1,7 @@
-"""The conversations of an episode that an endpoint answers: which one a request goes on with, or why none.
+"""The conversations of an episode at an endpoint: finds the one that a request continues, or why none.
 
-Invariants: no I/O; they are told apart by their messages alone, by the rules of `workers/agent`; what an
-endpoint's own template makes of a past nobody here can see, so nothing forks for that.
+Invariants: no I/O; conversations are told apart by messages alone, by the rules of `workers/agent`; the
+endpoint's template is not visible here, so it causes no forks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from workers.agent.transcript import Transcript
 
 
 class ToldConversations:
-    """Of one episode."""
+    """The conversations of one episode."""
 
     def __init__(self) -> None:
         self._all: list[Transcript] = []
         self.forks: list[ForkCause] = []
-        """Why it has each conversation beside its first that training would take."""
+        """Why each conversation after its first began, for those that training would use."""
 
     def ask(self, messages: Sequence[Mapping[str, Any]], tools: Any, *, is_trained: bool) -> Transcript:
-        """The conversation that these checked messages go on with, begun by them if need be."""
+        """The conversation that these checked messages continue, or a new one."""
         talk = [normal(message) for message in messages]
         held = [one for one in self._all if one.is_trained == is_trained]
         able = [one for one in held if not one.is_open and one.goes_on_as(talk, tools)]
@@ -38,6 +38,6 @@ class ToldConversations:
     def answered(
         self, one: Transcript, messages: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], tools: Any
     ) -> None:
-        """The request of these messages, which was placed in this one, has its answer."""
+        """Note the answer to a request of these messages in its conversation."""
         one.answered(())
         one.held(messages, answer, tools)

@@ -1,1 +1,1 @@
-"""Runs programs that a model wrote: each in processes of its own, within limits, and leaves none behind."""
+"""Runs programs that a model wrote, each in its own processes, within limits, and ends all of them."""

@@ -1,7 +1,8 @@
-"""A sandbox for the asyncio program that asks for it.
+"""A sandbox for programs, used from asyncio.
 
-Invariants: an outcome is about the program, SandboxBroken about the sandbox, and nothing is both; whoever
-stops waiting for a program has it ended; as many run at once as there are cores, unless told otherwise.
+Invariants: an outcome is about the program, SandboxBroken about the sandbox, and nothing is both; a program
+whose caller stops waiting is ended; as many programs run at once as there are cores, unless configured
+otherwise.
 """
 
 import asyncio
@@ -26,22 +27,22 @@ from workers.sandbox.job import Backend, Job, ProgramOutcome, SandboxBroken, hea
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = Path(__file__).resolve().parent / "inside"
 FILES = {"run": ("begin", "run"), "serve": ("begin", "peer", "serve"), "ask": ("begin", "peer", "ask")}
-"""By script, what its sandbox has of `inside`."""
+"""By script, the files of `inside` that its sandbox gets."""
 PAIR_GRACE_S = 1.0
-"""For a program to end by itself when its tests have ended, so that its own outcome is known."""
+"""Time for a program to end by itself after its tests, so that its own outcome is known."""
 MOST_HEADER_BYTES = 1 << 16
-"""Of the JSON in front of an answer."""
+"""Largest JSON header of an answer."""
 END_LIMIT_S = 30.0
-"""For a supervisor to answer behind the wall limit of its program."""
+"""Time for a supervisor to answer after the wall limit of its program."""
 
 
 class Box:
-    """Programs in a sandbox, within `async with`."""
+    """Runs programs in a sandbox, within `async with`."""
 
     def __init__(self, backend: Backend, *, python: str, concurrency: int = 0) -> None:
-        """A sandbox that is not open yet.
+        """`python`: runs the programs. `concurrency`: programs at once; 0: as many as this process has cores.
 
-        `python`: runs the programs. `concurrency`: programs at once; 0: as many as this process has cores.
+        The sandbox is not open yet.
         """
         self.backend: Backend = backend
         self.python = python
@@ -75,10 +76,9 @@ class Box:
     async def run_pair(
         self, leader: Job, other: Job, *, is_alone: bool = False
     ) -> tuple[ProgramOutcome, ProgramOutcome]:
-        """Run two programs, each in a sandbox of its own, which talk over descriptor 4.
+        """Run two programs, each in its own sandbox, connected by a socket at descriptor 4.
 
-        What one writes there the other reads. When the leader has ended, the other is ended. Raises:
-        SandboxBroken.
+        When the leader has ended, the other one is ended. Raises: SandboxBroken.
         """
         ends = socket.socketpair()
         stop = asyncio.Event()
@@ -99,7 +99,7 @@ class Box:
     async def _room(self, is_alone: bool) -> AsyncIterator[None]:
         taken = 0
         try:
-            async with self._alone:  # who wants to be alone waits for all others here, and they for it
+            async with self._alone:  # a program that must run alone waits for the others, and they for it
                 while taken < (self.concurrency if is_alone else 1):
                     await self._free.acquire()
                     taken += 1
@@ -163,16 +163,16 @@ class Box:
         files = [_file_of(json.dumps(request).encode()), _file_of(job.stdin)]
         try:
             descriptors = [files[0], reply.fileno(), files[1]] + ([channel.fileno()] if channel else [])
-            async with self._asking:  # one at a time: the loop tells one alone of room in a socket
+            async with self._asking:  # one at a time: asyncio wakes only one writer of a socket
                 await _send(await self._start(), descriptors)
             if channel is not None:
-                channel.close()  # so that each hears when the other ends
+                channel.close()  # so that each sees when the other ends
         finally:
             for descriptor in files:
                 os.close(descriptor)
 
     async def _start(self) -> socket.socket:
-        """The socket to a warden that runs."""
+        """The socket to a running warden."""
         if self._warden is not None and self._socket is not None and not _is_gone(self._socket):
             return self._socket
         await self.close()
@@ -188,7 +188,7 @@ class Box:
         return mine
 
     async def close(self) -> None:
-        """End every program."""
+        """End all programs."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -198,7 +198,7 @@ class Box:
 
 
 def _is_gone(there: socket.socket) -> bool:
-    """Whether the process at the other end has ended, though nobody may have been told yet."""
+    """Whether the process at the other end has ended, perhaps without being reported yet."""
     try:
         return not there.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -208,7 +208,7 @@ def _is_gone(there: socket.socket) -> bool:
 
 
 def _file_of(data: bytes) -> int:
-    """A descriptor to read this from, which cannot be written."""
+    """A read-only descriptor of a file with these bytes."""
     descriptor = os.memfd_create("staleflow-sandbox")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(data)
@@ -220,7 +220,7 @@ def _file_of(data: bytes) -> int:
 
 async def _end_when(stop: asyncio.Event, writer: asyncio.StreamWriter) -> None:
     await stop.wait()
-    writer.write_eof()  # the supervisor hears it, ends the program, and answers
+    writer.write_eof()  # the supervisor sees it, ends the program, and answers
 
 
 async def _send(asker: socket.socket, descriptors: list[int]) -> None:

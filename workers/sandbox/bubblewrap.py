@@ -1,7 +1,7 @@
-"""The command line of bubblewrap: what a program sees.
+"""The command line of bubblewrap: what a program can see and write.
 
-Invariants: the program sees the system, the Python that runs it and a folder of its own, and nothing else; it
-writes to that folder alone, which is as large as a limit says; it has no network and no process but its own.
+Invariants: the program sees the system, its Python and its own folder, and nothing else; it can write only to
+that folder, whose size is limited; it has no network and sees no processes but its own.
 """
 
 import os
@@ -21,17 +21,17 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SETTINGS = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 LOCAL_COUNT = (5, 14)
-"""From this Linux on, processes are counted in each user namespace by itself."""
+"""From this Linux version on, processes are counted per user namespace."""
 
 
 def command(
     program: str, limits: ProgramLimits, *, visible: Sequence[str], files: Sequence[tuple[str, int]],
     seccomp: int, info: int,
 ) -> list[str]:  # fmt: skip
-    """The arguments in front of those of the program.
+    """The arguments before those of the program.
 
-    `visible`: folders that it may read besides the system. `files`: names and the descriptors that have their
-    contents. `seccomp`: the descriptor with the filter, -1 without. `info`: told which process is the first.
+    `visible`: folders that it may read besides the system. `files`: names and descriptors of their contents.
+    `seccomp`: the descriptor of the filter, -1 for none. `info`: descriptor for the first process's id.
     """
     is_root = os.geteuid() == 0
     arguments = [program, "--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc"]
@@ -58,7 +58,7 @@ def command(
 def counts_processes_of_one_program() -> bool:
     """Whether the kernel's limit of processes can be used.
 
-    Root gives each program a user of its own, others need a count by user namespace.
+    Root gives each program its own user; other users need a count per user namespace.
     """
     release = platform.release().split(".")
     return os.geteuid() == 0 or tuple(int(part) for part in release[:2]) >= LOCAL_COUNT

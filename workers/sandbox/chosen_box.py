@@ -1,6 +1,6 @@
-"""Which sandbox works on this machine, and with which Python: found by running a program in it.
+"""Finds a sandbox that works on this machine, and a Python for it, by running a program in it.
 
-Invariant: what was asked for is had, or refused; nothing weaker is taken in its place.
+Invariant: the requested sandbox is used, or refused; no weaker one replaces it.
 """
 
 import errno
@@ -17,14 +17,14 @@ from workers.sandbox.job import Backend, Job, ProgramLimits, SandboxBroken
 
 Choice = Literal["auto", "bubblewrap", "limits"]
 PROBE = "import decimal, json, random\nprint('it works')"
-ENOUGH_FILES = 1024  # what machines usually allow; 40 are too few
+ENOUGH_FILES = 1024  # a usual limit; 40 are too few
 PROBE_LIMITS = ProgramLimits(cpu_s=20, wall_s=60)
 
 
 async def open_box(choice: Choice, *, concurrency: int = 0, key: str = "reward.sandbox") -> Box:
-    """A sandbox that has run a program; `key` of the configuration asks for it.
+    """A sandbox that has run a program; `key` is the configuration key that requests it.
 
-    Raises: ConfigError, with what to install or to write.
+    Raises: ConfigError, which says what to install or to configure.
     """
     backend: Backend = "limits" if choice == "limits" else "bubblewrap"
     reasons: list[str] = []
@@ -36,7 +36,7 @@ async def open_box(choice: Choice, *, concurrency: int = 0, key: str = "reward.s
             if not (problem := await _problem(box)):
                 return box
             await box.close()
-            if os.strerror(errno.EMFILE) in problem:  # as it would with every Python
+            if os.strerror(errno.EMFILE) in problem:  # as with any other Python
                 raise ConfigError(f"`{key}: {choice}` cannot be had. {problem} {_more_files()}")
             reasons.append(f"With {python}: {problem}")
         reasons.append(BUBBLEWRAP_NEEDS if backend == "bubblewrap" else LIMITS_NEED)
@@ -72,7 +72,7 @@ def _pythons(backend: Backend) -> list[str]:
 
 
 async def _problem(box: Box) -> str:
-    """What keeps a program from running; "" if it runs."""
+    """Why a program does not run; "" if it does."""
     try:
         outcome = await box.run(Job("run", {"source": PROBE}, limits=PROBE_LIMITS))
     except SandboxBroken as error:

@@ -1,6 +1,6 @@
-"""What is asked of a sandbox, and what it answers.
+"""A sandbox's job and its outcome.
 
-Invariant: pure. An answer is about the program; what is wrong with the sandbox, or is no answer, is
+Invariant: pure. An outcome is about the program; a fault of the sandbox, or a malformed answer, is
 SandboxBroken.
 """
 
@@ -14,35 +14,37 @@ Limit = Literal["", "cpu", "wall", "memory", "processes", "output", "file"]
 
 
 class SandboxBroken(Exception):
-    """The sandbox could not run a program, for no fault of that; the text is for the user."""
+    """The sandbox could not run a program, which is not at fault; the text is for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramLimits:
-    """What one program may use."""
+    """The limits of one program."""
 
     cpu_s: float = 10.0
-    """Seconds of CPU, of all its processes together."""
+    """Seconds of CPU time, of all its processes together."""
     wall_s: float = 30.0
     memory_mb: int = 1024
-    """Of one process: address space. Of all together: resident memory, each shared page counted once, and
-    under bubblewrap what their sockets may hold."""
+    """Per process: address space. In total: resident memory, each shared page counted once.
+
+    Under bubblewrap the possible content of sockets counts, too.
+    """
     processes: int = 32
-    """Processes and threads side by side."""
+    """Processes and threads at once."""
     output_bytes: int = 4 << 20
-    """Standard output, and standard error likewise."""
+    """Of standard output, and of standard error."""
     file_mb: int = 16
-    """One file; under bubblewrap also all that is in the program's folder together."""
+    """Per file; under bubblewrap also for the program's whole folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One program to run: a file of `workers/sandbox/inside`, its orders, and what it reads."""
+    """One program to run: a file of `workers/sandbox/inside`, its orders, and its standard input."""
 
     script: str
     """The name of that file, without `.py`."""
     orders: Mapping[str, Any]
-    """What the file is told, as JSON; nothing that a program must not know."""
+    """The input of the script as JSON; nothing that must be hidden from the program."""
     stdin: bytes = b""
     limits: ProgramLimits = field(default_factory=ProgramLimits)
 
@@ -54,15 +56,15 @@ class ProgramOutcome:
     code: int
     """Exit code; below 0, the signal that ended it, negated."""
     limit: Limit = ""
-    """The limit that ended it; "": none."""
+    """The limit that ended it; "" if none."""
     stdout: bytes = b""
     stderr: bytes = b""
     cpu_s: float = 0.0
     wall_s: float = 0.0
     peak_mb: float = 0.0
-    """Most memory that was seen, counted as for `memory_mb` of all together."""
+    """Largest memory seen, counted like the total for `memory_mb`."""
     waited_s: float = 0.0
-    """Seconds for which it could have run, and had no core to run on."""
+    """Seconds for which it was ready to run without a core."""
 
     @property
     def ended_well(self) -> bool:
@@ -71,16 +73,16 @@ class ProgramOutcome:
 
     @property
     def in_words(self) -> str:
-        """What ended it, as a piece of a sentence."""
+        """How it ended, as part of a sentence."""
         if self.limit:
             return f"used up its limit `{self.limit}` after {self.cpu_s:.1f} s of CPU and {self.wall_s:.1f} s"
         return f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
 
 
 def header_of(text: bytes, *, most_bytes: int) -> dict[str, Any]:
-    """The JSON in front of an answer; its `lengths` are the bytes of standard output and standard error.
+    """The JSON header of an answer; its `lengths` are the bytes of standard output and standard error.
 
-    Raises: SandboxBroken if it is none, or says that more than `most_bytes` of either follow.
+    Raises: SandboxBroken if it is malformed, or more than `most_bytes` of either follow.
     """
     try:
         header = json.loads(text)
@@ -94,7 +96,7 @@ def header_of(text: bytes, *, most_bytes: int) -> dict[str, Any]:
 
 
 def outcome_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> ProgramOutcome:
-    """The answer of a supervisor. Raises: SandboxBroken if it says that, or is no answer."""
+    """The outcome in a supervisor's answer. Raises: SandboxBroken if it reports that, or is malformed."""
     if "broken" in header:
         raise SandboxBroken(str(header["broken"]))
     try:

@@ -1,4 +1,4 @@
-"""Whether a sandbox can be had on this machine, for one who asks with `protocol.asking`."""
+"""Tests whether a sandbox works on this machine, in a process of `protocol.asking`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from workers.sandbox.chosen_box import Choice, open_box
 
 
 def answer(question: Mapping[str, Choice]) -> str:
-    """Why the `choice` cannot be had; "" if it ran a program."""
+    """Why the `choice` does not work; "" if it ran a program."""
     return asyncio.run(_try(question["choice"]))
 
 

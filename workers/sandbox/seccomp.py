@@ -1,16 +1,16 @@
 """The filter of system calls for programs under bubblewrap.
 
-It leaves no way out of the empty network, and keeps what sockets hold as small as their number says: that is
-what the supervisor counts.
+It leaves no way out of the empty network, and keeps the content of sockets within what their number allows:
+the supervisor counts only their number.
 
-Invariant: pure. Refused calls answer with an error, as on a kernel that lacks them; those for larger buffers
-of a socket succeed and do nothing, as where the kernel allows no more.
+Invariant: pure. Refused calls return an error, as on a kernel that lacks them; calls that enlarge socket
+buffers succeed without effect, as if the kernel allowed no more.
 """
 
 import struct
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Machines (uname) that the filter is made for, and what the kernel calls them."""
+"""Machines (uname) with a filter, and the kernel's numbers of their architectures."""
 
 REFUSED = {
     "add_key": (248, 217), "bpf": (321, 280), "clone3": (435, 435), "fanotify_init": (300, 262),
@@ -24,8 +24,11 @@ REFUSED = {
     "ptrace": (101, 117), "request_key": (249, 218), "setns": (308, 268), "shmget": (29, 194),
     "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
 }  # fmt: skip
-"""Number on x86_64, and on aarch64. Memory of memfd_create, shmget, msgget, mq_open and vmsplice is counted
-nowhere; clone3 has its flags in memory, where a filter cannot read them: libraries fall back to clone."""
+"""System call numbers on x86_64, and on aarch64.
+
+Memory of memfd_create, shmget, msgget, mq_open and vmsplice is not counted anywhere; clone3 has its flags in
+memory, where a filter cannot read them: libraries fall back to clone.
+"""
 CLONE = (56, 220)
 SOCKET = (41, 198)
 SOCKETPAIR = (53, 199)
@@ -33,7 +36,7 @@ SETSOCKOPT = (54, 208)
 SOL_SOCKET = 1
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both with FORCE
 NEW_NAMESPACES = 0x7E020000  # cgroup, uts, ipc, user, pid, net and mount: in the flags of clone
-FAMILIES = (1, 2, 10)  # unix, and the Internet's, of which there is none: others (vsock) reach a host
+FAMILIES = (1, 2, 10)  # unix, and the Internet's, with an empty network: others (vsock) reach a host
 X32 = 0x40000000
 
 ALLOW, KILL, DO_NOTHING = 0x7FFF0000, 0x80000000, 0x00050000
@@ -44,7 +47,7 @@ FIRST_ARGUMENT, SECOND_ARGUMENT, THIRD_ARGUMENT = 16, 24, 32
 
 
 def filter_for(machine: str) -> bytes:
-    """The filter as bubblewrap reads it (`--seccomp`); empty for a machine that none is made for."""
+    """The filter in the format of bubblewrap's `--seccomp`; empty for other machines."""
     if machine not in ARCHITECTURES:
         return b""
     column = list(ARCHITECTURES).index(machine)

@@ -1,9 +1,9 @@
-"""Runs one program, watches it, and answers how it ended: a process for each run, forked by the warden.
+"""Runs one program, watches it, and answers how it ended, in a process that the warden forks for each run.
 
 Invariants: no process of the program is left when the answer is sent, nor when this process is told to end;
-what the program writes is text in the answer and nothing else: it inherits no descriptor but those that it
-is given, and the socket of the answer is none of them; an answer is about the program only if the sandbox has
-started it, which a byte says that is written before the program's first line runs.
+the program's output is only text in the answer: it inherits no descriptors but those passed to it, and the
+answer's socket is not among them; an answer is about the program only if the sandbox has started it, which is
+shown by a byte written before the program's first line runs.
 """
 
 import errno
@@ -30,17 +30,17 @@ from workers.sandbox.usage import all_in, below, proportional_mb, sockets_mb, ta
 from workers.sandbox.users import claim_user, gain_no_privileges
 
 SAMPLE_S = {"bubblewrap": 0.02, "limits": 0.05}
-"""Between two looks at what a program uses; under `limits` a look reads the status of every process here."""
+"""Seconds between two samples of usage; under `limits` a sample reads the status of every process."""
 CHUNK = 1 << 16
-FIRST_DESCRIPTOR = 32  # of copies, above all that a program is given
+FIRST_DESCRIPTOR = 32  # of copies, above all that a program gets
 MOST_SIGNAL = 64
 MOST_FILES = 128
-MARGIN = 256  # of tasks that this user may start meanwhile beside the program
+MARGIN = 256  # tasks that this user may start meanwhile besides the program
 STARTED, CHANNEL, SECCOMP, INFO, FILES = 3, 4, 5, 6, 7
 SAID = {
     119: "memory", 118: "file", 117: "processes", -signal.SIGXCPU: "cpu", -signal.SIGXFSZ: "file",
 }  # fmt: skip
-"""ProgramLimits by exit codes, which are those of inside/run.py, and by signals of the kernel."""
+"""Limits by exit code (as in inside/run.py), and by the kernel's signals."""
 
 
 class Broken(Exception):
@@ -48,9 +48,9 @@ class Broken(Exception):
 
 
 def supervise(request: dict[str, Any], reply: socket.socket, stdin: int, channel: int) -> None:
-    """Run what is asked for, and answer; returns when no process of it is left.
+    """Run the requested program, and answer; returns when none of its processes is left.
 
-    The answer is JSON with its length in front (4 bytes, big-endian), standard output, standard error.
+    The answer is a JSON header preceded by its length (4 bytes, big-endian), standard output, standard error.
     """
     run = Run(request, stdin, channel)
     try:
@@ -60,14 +60,14 @@ def supervise(request: dict[str, Any], reply: socket.socket, stdin: int, channel
     finally:
         run.close()
     header = json.dumps(answer | {"lengths": [len(run.stdout), len(run.stderr)]}).encode()
-    with suppress(OSError):  # nobody waits any more
+    with suppress(OSError):  # the caller is gone
         reply.sendall(len(header).to_bytes(4, "big") + header + run.stdout + run.stderr)
 
 
 def within_hard_limits(wanted: dict[str, int]) -> dict[str, int]:
-    """Limits that a program can be given here: fewer open files, where this process may have no more.
+    """The limits that can be set here: fewer open files if this process may have no more.
 
-    Raises: Broken if the hard limit of anything else, which is the user's to choose, is lower.
+    Raises: Broken if the hard limit of anything else, which the user has configured, is lower.
     """
     found: dict[str, int] = {}
     for name, most in wanted.items():
@@ -96,13 +96,13 @@ class Run:
         self._child, self._status = 0, -1
         self._has_started = self._is_cancelled = False
         self._first = ""
-        self._processes = -1  # descriptor of the folder /proc that has the program's
+        self._processes = -1  # descriptor of the /proc folder with the program's processes
         self._limit, self._tasks = "", 0
         self._peak_mb = self._cpu_s = self._waited_s = 0.0
         self._begun_s = time.monotonic()
 
     def run(self, reply: int) -> dict[str, Any]:
-        """The answer. Raises: Broken, OSError."""
+        """Run the program; returns the answer. Raises: Broken, OSError."""
         adopt_orphans()
         reader, writer = os.pipe()
         for end in (reader, writer):
@@ -123,7 +123,7 @@ class Run:
         return self._answer()
 
     def close(self) -> None:
-        """Give back what the run had."""
+        """Release the resources of the run."""
         self._end_all()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -133,7 +133,7 @@ class Run:
     # -- watching ---------------------------------------------------------------------------------------
 
     def _watch(self, names: dict[int, str]) -> None:
-        """Until the program has ended, or was ended; everything that it wrote has been read then."""
+        """Watch until the program has ended, or was ended, and all of its output was read."""
         poll = select.poll()
         for descriptor, name in names.items():
             poll.register(descriptor, select.POLLRDHUP if name == "reply" else select.POLLIN)
@@ -150,12 +150,12 @@ class Run:
                 self._sample()
                 due_s = time.monotonic() + sample_s
         self._end_all()
-        for descriptor, name in names.items():  # every writer has ended: these come to their end
+        for descriptor, name in names.items():  # all writers have ended: read to the end
             while name not in ("signal", "reply") and self._hear(descriptor, name):
                 pass
 
     def _hear(self, descriptor: int, name: str) -> bool:
-        """Whether there may be more."""
+        """Read from a descriptor; returns whether there may be more."""
         if name == "reply":
             self._is_cancelled = True
             return False
@@ -202,7 +202,7 @@ class Run:
             self._limit = "processes"
 
     def _reap(self, options: int) -> bool:
-        """Take leave of all that has ended; whether a process is left."""
+        """Reap all ended processes; returns whether a process is left."""
         while True:
             try:
                 ended, status = os.waitpid(-1, options)
@@ -214,7 +214,7 @@ class Run:
                 self._status = status
 
     def _end_all(self) -> None:
-        """Under bubblewrap all ends with the first process of the namespace, and that with its parent."""
+        """End all processes; under bubblewrap the first process of the namespace ends the others with it."""
         while self._child and self._reap(os.WNOHANG):
             doomed = [self._child] if self._is_boxed and self._status < 0 else []
             if not self._is_boxed:
@@ -228,10 +228,10 @@ class Run:
                     self._status = status
 
     def _answer(self) -> dict[str, Any]:
-        """Raises: Broken."""
+        """The outcome, for the answer. Raises: Broken."""
         code = os.waitstatus_to_exitcode(self._status)
         if self._is_boxed and 128 < code <= 128 + MOST_SIGNAL:
-            code = 128 - code  # bubblewrap tells a signal as a shell does
+            code = 128 - code  # bubblewrap reports a signal as a shell does
         if not self._has_started:
             said = self.stderr.decode(errors="replace").strip()[:500] or "(it said nothing)"
             raise Broken(
@@ -308,7 +308,7 @@ class Run:
         return [self._request["python"], "-I", "-S", "-B", f"{files}/begin.py", self._request["script"]]
 
     def _files(self) -> dict[str, bytes]:
-        """What the program's process reads, by name: its own scripts, and its orders."""
+        """The files of the program's process, by name: its scripts, and its orders."""
         limits = self._limits
         orders = self._request["orders"] | {
             "user": self._user,
@@ -328,7 +328,7 @@ class Run:
         return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
 
     def _most_tasks(self) -> int:
-        """For the kernel's limit; 0 where it cannot hold one program apart from the others of its user."""
+        """The kernel's limit of tasks; 0 if it cannot separate one program from others of its user."""
         if self._user:
             return self._limits.processes
         if self._is_boxed:
@@ -337,7 +337,7 @@ class Run:
         return tasks_of(os.geteuid()) + self._limits.processes + MARGIN
 
     def _environment(self) -> dict[str, str]:
-        """Nothing of this process's own: that has keys in it."""
+        """An environment without this process's own variables, which may hold keys."""
         home = bubblewrap.FOLDER if self._is_boxed else f"{self._folder}/work"
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
@@ -348,13 +348,13 @@ def _copy(descriptor: int) -> int:
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # which it says where there can be no descriptor of that number
+        if error.errno != errno.EINVAL:  # which means that no descriptor may have that number
             raise
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
 
 def _close_all_at_exec() -> None:
-    """Have the program inherit nothing of this process's but what is given to it after this."""
+    """Have the program inherit no descriptors but those passed to it afterwards."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the one that the list was read from is closed already
             os.set_inheritable(int(name), False)
@@ -369,4 +369,4 @@ def _file_of(data: bytes) -> int:
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:
-    """The wake-up descriptor says what there is to know."""
+    """Do nothing: the wake-up descriptor has the signal's number."""

@@ -1,6 +1,6 @@
-"""What the processes below another one use, read from /proc.
+"""The resources used by the descendants of a process, read from /proc.
 
-Invariant: a process that ends while it is read counts as nothing.
+Invariant: a process that ends while it is read counts as 0.
 """
 
 import os
@@ -13,24 +13,24 @@ from typing import NamedTuple
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_MB = os.sysconf("SC_PAGESIZE") / (1 << 20)
 KB_OF_MB = 1024
-PARENT, USER_TIME, THREADS, RESIDENT = 1, 11, 17, 21  # places behind the name in /proc/PID/stat
+PARENT, USER_TIME, THREADS, RESIDENT = 1, 11, 17, 21  # fields after the name in /proc/PID/stat
 
 
 class Usage(NamedTuple):
-    """Of some processes together."""
+    """The usage of some processes together."""
 
     cpu_s: float
-    """Of these, and of those that they have waited for."""
+    """Of these processes, and of children that they have waited for."""
     tasks: int
     """Processes and threads."""
     resident_mb: float
-    """Shared pages counted in each."""
+    """Shared pages counted in each process."""
 
 
 def below(ancestor: int) -> list[list[str]]:
-    """The status of each process that descends from `ancestor`, itself not counted.
+    """The status of each descendant of `ancestor`.
 
-    The fields behind the name in /proc/PID/stat, and the process id in place of the state.
+    The fields after the name in /proc/PID/stat, with the process id in place of the state.
     """
     children: dict[int, list[list[str]]] = defaultdict(list)
     folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
@@ -46,7 +46,7 @@ def below(ancestor: int) -> list[list[str]]:
 
 
 def resident_mb_below(ancestor: int) -> float:
-    """Resident memory of all that descends from a process, each shared page counted once."""
+    """Resident memory of all descendants of a process, each shared page counted once."""
     folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     try:
         return proportional_mb(folder, below(ancestor))
@@ -55,7 +55,7 @@ def resident_mb_below(ancestor: int) -> float:
 
 
 def all_in(folder: int) -> list[list[str]]:
-    """As `below`, of all processes in a folder like /proc, which is open as this descriptor."""
+    """Like `below`, for all processes in a folder like /proc, given as an open descriptor."""
     found: list[list[str]] = []
     for name in os.listdir(folder):
         if name.isdecimal() and (text := _read(folder, f"{name}/stat")):
@@ -64,7 +64,7 @@ def all_in(folder: int) -> list[list[str]]:
 
 
 def tasks_of(user: int) -> int:
-    """Processes and threads that a user has."""
+    """The number of a user's processes and threads."""
     folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     try:
         mine = [status for status in all_in(folder) if _owner(folder, status[0]) == user]
@@ -74,7 +74,7 @@ def tasks_of(user: int) -> int:
 
 
 def usage_of(processes: list[list[str]]) -> Usage:
-    """What these use together."""
+    """The usage of these processes together."""
     return Usage(
         sum(int(time) for status in processes for time in status[USER_TIME : USER_TIME + 4]) / TICKS,
         sum(int(status[THREADS]) for status in processes),
@@ -89,9 +89,10 @@ def proportional_mb(folder: int, processes: list[list[str]]) -> float:
 
 
 def sockets_mb(folder: int, process: str) -> float:
-    """Most that the sockets of the process's network hold, closed ones with data under way among them.
+    """The most that the sockets of a process's network can hold, including closed ones with data under way.
 
-    Each counts as what it may hold, unless its buffers were enlarged, and TCP with the bytes in its queues.
+    Each socket counts with its possible content, unless its buffers were enlarged; TCP counts with its queued
+    bytes.
     """
     text = _read(folder, f"{process}/net/sockstat")
     if not text:
@@ -107,7 +108,7 @@ def sockets_mb(folder: int, process: str) -> float:
 
 
 def _most_of_a_socket(buffer: int) -> int:
-    """Bytes that a buffer of the usual size may hold; the last piece may be half of it."""
+    """Bytes that a buffer of the default size may hold; the last piece may be half of it."""
     with socket.socket(socket.AF_UNIX) as one:
         return one.getsockopt(socket.SOL_SOCKET, buffer) * 3 // 2
 
@@ -117,13 +118,13 @@ RECEIVED_BYTES = _most_of_a_socket(socket.SO_RCVBUF)  # of UDP, which counts for
 
 
 def waited_s(folder: int, processes: list[list[str]]) -> float:
-    """Seconds for which these could have run, and had no core to; 0 where the kernel does not count."""
+    """Seconds for which these were ready to run without a core; 0 if the kernel does not count."""
     fields = [_read(folder, f"{status[0]}/schedstat").split() for status in processes]
     return sum(int(field[1]) for field in fields if len(field) == 3) / 1e9
 
 
 def _read(folder: int, name: str) -> str:
-    """The text of a file there; "" if its process has ended, or may not be looked at."""
+    """The text of a file; "" if its process has ended, or access is denied."""
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDONLY, dir_fd=folder)
         with open(descriptor, encoding="utf-8", errors="replace") as file:

@@ -1,20 +1,19 @@
-"""Who a program runs as: a user of its own where root starts it, and never one that gains privileges."""
+"""The user that a program runs as: its own if root starts it, and never one that gains privileges."""
 
 import ctypes
 import os
 import socket
 
 FIRST_USER, USERS = 61_200, 4_096
-"""systemd keeps these for users that come and go, so none of them owns a file or another process."""
+"""systemd reserves these for dynamic users, so none of them owns a file or another process."""
 PR_SET_NO_NEW_PRIVS = 38
 
 
 def claim_user() -> tuple[int, socket.socket | None]:
-    """A user that no other program of this machine runs as, and what claims it until it is closed.
+    """A user that no other program of this machine runs as, and a socket that reserves it until it is closed.
 
-    0 if this process is not root's: the program runs as whoever starts it.
-
-    The claim is a socket's abstract name: the kernel gives it once, and takes it back from who has ended.
+    0 if this process is not root's: the program then runs as this process's user. The reservation is an
+    abstract socket name: the kernel assigns it once, and frees it when the owner has ended.
     """
     if os.geteuid() != 0:
         return 0, None
@@ -31,6 +30,6 @@ def claim_user() -> tuple[int, socket.socket | None]:
 
 
 def gain_no_privileges() -> None:
-    """Have programs that are set to another user run as this one."""
+    """Prevent setuid programs from changing the user."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")

@@ -1,7 +1,7 @@
-"""The process that starts programs: it forks a supervisor for each, which is quicker than a new Python.
+"""Forks a supervisor for each program, which is quicker than starting a new Python.
 
-`python -m workers.sandbox.warden DESCRIPTOR`, a socket to who asks. Invariants: it runs no program's code and
-holds no secret; when who asks closes the socket or ends, every program ends. A message is one byte, with
+`python -m workers.sandbox.warden DESCRIPTOR`, a socket to the client. Invariants: it runs no program's code
+and holds no secret; when the client closes the socket or ends, all programs end. A message is one byte, with
 descriptors: the request as a file, the socket for the answer, standard input, and perhaps a socket for the
 program.
 """
@@ -22,8 +22,8 @@ MOST_DESCRIPTORS = 4
 def main() -> None:
     """Serve until the socket is closed."""
     die_with_parent(os.getppid(), signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes leave of supervisors
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps supervisors
     asker = socket.socket(fileno=int(sys.argv[1]))
     me = os.getpid()
     while True:
@@ -48,7 +48,7 @@ def _serve(warden: int, descriptors: list[int]) -> None:
             order = json.load(file)
         supervise(order | {"warden": warden}, socket.socket(fileno=reply), stdin, *channel or [-1])
         code = 0
-    except BaseException:  # of this copy of the process: told, and answered by a closed socket
+    except BaseException:  # in this fork: logged, and answered by a closed socket
         traceback.print_exc()
     finally:
         os._exit(code)

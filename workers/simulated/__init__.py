@@ -1,7 +1,7 @@
-"""Workers that cost nothing: rollout, reward and trainer as pure state machines in virtual time.
+"""Simulated workers: rollout, reward, agent and trainer as pure state machines in virtual time.
 
 Invariants: no clock, socket or tensor; the same seed and the same messages at the same times give the same
-answers; they speak the real protocol, so whatever drives them drives real workers by the same words.
+answers; they use the real protocol, so their driver could drive real workers with the same messages.
 """
 
 from workers.simulated.agent import Environment, EpisodeLimits, SimulatedAgent

@@ -1,9 +1,9 @@
-"""A simulated agent worker: episodes whose environments take their time, fail, hang, or ask something else.
+"""A simulated agent worker: its environments take time, fail, hang, or diverge when they are replayed.
 
-Invariants: what an episode asks is a function of the seed of its group, its number and its trial, unless it
-is one that diverges; how long its environment takes, of the worker's seed, the episode and its request, so
-that equal seeds wait equally under all strategies; whether it hangs or fails is drawn anew each time; it
-speaks of no episode that was called off, and asks one thing at a time in each of its trajectories.
+Invariants: an episode's requests are a function of the seed of its group, its number and its trial, unless it
+diverges; its environment's times are a function of the worker's seed, the episode and the request, so equal
+seeds wait equally under all strategies; hangs and failures are drawn again each time; it sends nothing about
+an episode that was ended, and has one open request per trajectory.
 """
 
 import random
@@ -23,7 +23,7 @@ UNTRAINED = 0.25  # share of forks
 
 
 class Environment(NamedTuple):
-    """What environments do; fields as in `simulation.environment`."""
+    """The behaviour of environments; fields as in `simulation.environment`."""
 
     turns: int
     turns_sigma: float
@@ -40,13 +40,13 @@ class Environment(NamedTuple):
 
 
 class EpisodeLimits(NamedTuple):
-    """What an episode may ask for."""
+    """The limits of an episode's requests."""
 
     turns: int
     turn_tokens: int
     tokens: int
     trajectories: int
-    sampled: int = 0  # of all its trajectories; 0: as many as they hold
+    sampled: int = 0  # of all its trajectories; 0: no limit
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Running:
     is_diverging: bool
     asked: int = 0  # in all its trajectories
     sampled: int = 0  # tokens, in all of them
-    is_spent: bool = False  # of the tokens that the policy may say in it none are left
+    is_spent: bool = False  # whether the episode's limit of sampled tokens is reached
     trajectories: list[_Asked] = field(default_factory=list)
 
     def fork(self, *, is_trained: bool) -> _Asked:
@@ -81,12 +81,12 @@ class _Running:
 
     @property
     def turns(self) -> int:
-        """How many it may have."""
+        """The number of turns that it may have."""
         return min(self.wanted, self.most)
 
     @property
     def ending(self) -> EpisodeEnding:
-        """What an episode ends by that does not go on."""
+        """The ending of an episode that does not go on."""
         if self.asked < self.turns:
             return "tokens" if self.is_spent else "context"
         return "stop" if self.asked >= self.wanted else "turns"
@@ -111,16 +111,16 @@ class SimulatedAgent:
         self._count = 0
 
     def next_wake_s(self) -> float | None:
-        """When an environment has something to say."""
+        """The time of the next message of an environment."""
         return self._due[0][0] if self._due else None
 
     def takes_s(self, key: Key, asked: int, median_s: float) -> float:
-        """Seconds that the environment of an episode takes once it has `asked` so often."""
+        """Seconds that an episode's environment takes after `asked` requests."""
         own = random.Random(f"{self._seed}/{key}/{asked}")
         return median_s * exp(own.gauss(0, self._environment.sigma))
 
     def handle(self, now: float, command: Message) -> list[Message]:
-        """Take one command; returns what is said at once."""
+        """Handle one command; returns the immediate messages."""
         order = cast("ToAgent | ToAnyRole", command)
         match order:
             case messages.Begin():
@@ -142,7 +142,7 @@ class SimulatedAgent:
         return []
 
     def wake(self, now: float) -> list[Message]:
-        """What environments say by now."""
+        """The messages of environments that are due by now."""
         out: list[Message] = []
         while self._due and self._due[0][0] <= now:
             _, _, key, message = heappop(self._due)
@@ -166,7 +166,7 @@ class SimulatedAgent:
         self._wait(now, key, self._environment.start_s)
 
     def _wait(self, now: float, key: Key, median_s: float) -> None:
-        """Let its environment speak after a while, or never."""
+        """Schedule the next message of an episode's environment, or none if it hangs."""
         if self._rng.random() < self._environment.hang_rate:
             return
         self._count += 1
@@ -174,7 +174,7 @@ class SimulatedAgent:
         heappush(self._due, (now + seconds, self._count, key, None))
 
     def _speak(self, key: Key) -> list[Message]:
-        """One thing, or several at once in as many trajectories."""
+        """The next message of an episode, or several at once in as many trajectories."""
         found = self._running[key]
         if self._rng.random() < self._environment.failure_rate:
             del self._running[key]
@@ -204,7 +204,7 @@ class SimulatedAgent:
                 return said
 
     def _choose(self, found: _Running, rng: random.Random) -> _Asked | None:
-        """The trajectory that goes on next, or a fork; None if there is none."""
+        """The trajectory that continues, or a fork; None if there is none."""
         closed = [one for one in found.trajectories if not one.is_open]
         is_fork = self._environment.fork_rate > 0 and rng.random() < self._environment.fork_rate
         if len(found.trajectories) < self._limits.trajectories and (is_fork or not closed):
@@ -213,7 +213,7 @@ class SimulatedAgent:
         return rng.choice(closed) if len(closed) > 1 else next(iter(closed), None)
 
     def _room(self, found: _Running, one: _Asked, given: int) -> int:
-        """Tokens that the next turn may have behind what is given."""
+        """Tokens that the next turn may have after the given ones."""
         room = min(self._limits.tokens - one.length - given, self._limits.turn_tokens)
         if not self._limits.sampled:
             return room

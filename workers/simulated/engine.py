@@ -1,13 +1,13 @@
 """The steps of a simulated engine: continuous batching, chunked prefill, KV blocks, preemption, prefixes.
 
 Invariants:
-- Changes of the batch happen between two steps: what comes in the middle of one waits for its end.
+- The batch changes only between two steps: a change in the middle of a step waits for its end.
 - Between two changes time is a closed form of the number of decode steps (`StepCost.stretch_s`); a change
   costs O(log n), through a heap on the global step counter at which each request ends.
 - A request starts only if its KV fits; KV grows token by token; when it overflows, the youngest request goes
   to the front of the queue and is prefilled again later.
 - Siblings share the full blocks of their prompt while one of them is resident; a pull empties the cache.
-- Of agents, what turns have left in the cache stays while its blocks are free; the oldest goes first.
+- Of agents, content of ended turns stays in the cache while its blocks are free; the oldest is dropped first.
 """
 
 from collections import OrderedDict, deque
@@ -27,10 +27,9 @@ class Request:
     )  # fmt: skip
 
     def __init__(self, tag: tuple[int, int, int], *, resident: int, limit: int, is_redone: bool) -> None:
-        """A request that arrives.
+        """`resident`: tokens that it has on arrival; `limit`: new tokens until it ends.
 
-        `resident`: tokens that it has on arrival; `limit`: new tokens until it ends; `is_redone`: its prefill
-        was done elsewhere before.
+        `is_redone`: its prefill was done elsewhere before.
         """
         self.tag, self.group, self.resident, self.limit = tag, tag[0], resident, limit
         self.base = self.joined = 0  # new tokens at step `joined`; one more with each step since, if decoding
@@ -74,12 +73,12 @@ class SimulatedEngine:
 
     @property
     def running(self) -> int:
-        """Requests that have started."""
+        """The number of started requests."""
         return len(self._resident)
 
     @property
     def resident_tokens(self) -> int:
-        """Tokens in the KV cache, a shared prompt counted for each of its requests."""
+        """Tokens in the KV cache, with a shared prompt counted for each of its requests."""
         waiting = sum(request.resident + request.base for request in self._prefilling)
         return self._context() + waiting
 
@@ -88,7 +87,7 @@ class SimulatedEngine:
         return request.tokens(self._step)
 
     def next_change_s(self) -> float | None:
-        """When `advance` should be called again at the latest; None if nothing will change by itself.
+        """When `advance` should be called again at the latest; None if nothing changes by itself.
 
         Call `advance(now)` before.
         """
@@ -130,7 +129,7 @@ class SimulatedEngine:
         self.queue.append(request)
 
     def remove(self, now: float, tag: tuple[int, int, int]) -> Request | None:
-        """Take a request out with the tokens that it has; None if it is not here.
+        """Remove a request, with its tokens; None if it is not here.
 
         Call `advance(now)` before.
         """
@@ -143,7 +142,7 @@ class SimulatedEngine:
         return request
 
     def clear(self, now: float, until: float) -> None:
-        """Empty the KV cache and do nothing until `until`; what ran is prefilled again.
+        """Empty the KV cache and pause until `until`; running requests are prefilled again.
 
         Call `advance(now)` before.
         """
@@ -154,7 +153,7 @@ class SimulatedEngine:
         self._committed, self._at = None, until
 
     def pause(self, until: float) -> None:
-        """Do nothing until `until` and keep the KV cache: new weights under what runs.
+        """Pause until `until` and keep the KV cache, for new weights under running requests.
 
         Call `advance` before.
         """
@@ -177,7 +176,7 @@ class SimulatedEngine:
         return self.cost.stretch_s(self._running, self._context(), steps) / self.speed
 
     def _hold(self, now: float) -> None:
-        """The step that goes on at `now` ends as it began, whatever comes meanwhile."""
+        """Fix the end of the step in progress, whatever changes meanwhile."""
         if self._committed is None and self._running and self._at < now - EPSILON_S:
             self._commit([], self._stretch_s(1))
         elif self._committed is None and self._at < now:
@@ -220,7 +219,7 @@ class SimulatedEngine:
         self.decode_s += seconds
 
     def _begin_mixed(self) -> bool:
-        """Start a step that prefills, if there is something to prefill; else False."""
+        """Start a step that prefills; returns False if there is nothing to prefill."""
         self._make_room()
         budget = max(1, self.token_budget - self._running)
         plan: list[tuple[Request, int]] = []
@@ -279,13 +278,13 @@ class SimulatedEngine:
         return grown
 
     def _make_room(self) -> None:
-        """Preempt the youngest until the next step fits."""
+        """Preempt the youngest requests until the next step fits."""
         while self._used + self._growth(1) > self.kv_blocks and len(self._resident) > 1:
             self.preemptions += 1
             self._evict(next(reversed(self._resident)))
 
     def _fits(self, request: Request) -> bool:
-        """Whether its KV fits beside the next step of those that run."""
+        """Whether the request's KV fits besides the next step of the running ones."""
         need = blocks(request.resident + request.base + 1)
         if self._prefixes.get(request.group):
             need -= self._prompt_tokens // BLOCK
@@ -294,7 +293,7 @@ class SimulatedEngine:
     # -- requests ---------------------------------------------------------------------------------------
 
     def _start(self, request: Request) -> None:
-        """Take blocks for all that the request has and for its first token."""
+        """Allocate blocks for all tokens of the request and for its first new token."""
         has_prefix = self._prefixes.get(request.group, 0)
         self._prefixes[request.group] = has_prefix + 1
         total = request.resident + request.base
@@ -306,7 +305,7 @@ class SimulatedEngine:
         self._prefilling.append(request)
 
     def _join(self, request: Request) -> None:
-        """Its prefill is complete, and the same step sampled its first token."""
+        """Begin decoding: the prefill is complete, and the same step sampled the first token."""
         self._prefilling.remove(request)
         request.base += 1
         request.is_decoding, request.joined = True, self._step
@@ -333,7 +332,7 @@ class SimulatedEngine:
                 ended.append(request)
 
     def _leave(self, request: Request) -> None:
-        """Out of the engine; `base` holds its tokens already."""
+        """Remove the request from the engine; `base` holds its tokens already."""
         del self.requests[request.tag]
         if request in self._resident:
             self._release(request)
@@ -341,14 +340,14 @@ class SimulatedEngine:
             self.queue.remove(request)
 
     def _evict(self, request: Request) -> None:
-        """Back to the front of the queue, to be prefilled again."""
+        """Move the request to the front of the queue, to be prefilled again."""
         request.base = request.tokens(self._step)
         self._release(request)
         request.is_redone = True
         self.queue.appendleft(request)
 
     def _park(self, request: Request) -> None:
-        """Leave what an ended turn has in the cache."""
+        """Keep the content of an ended turn in the cache."""
         tokens = request.resident + request.base - 1
         self._parked[request.tag[:2]] = tokens
         self.parked_tokens += tokens
@@ -356,7 +355,7 @@ class SimulatedEngine:
         self._trim()
 
     def _take_parked(self, request: Request, total: int) -> None:
-        """Go on with what the turn before has left, if it is still there."""
+        """Reuse the content of the previous turn, if it is still there."""
         self._trim()
         if tokens := self._parked.pop(request.tag[:2], 0):
             self.parked_tokens -= tokens
@@ -366,7 +365,7 @@ class SimulatedEngine:
             request.prefilled = max(request.prefilled, held)
 
     def _trim(self) -> None:
-        """Forget the oldest of what is parked where something runs now."""
+        """Drop the oldest parked content that running requests need room for."""
         while self._parked and self._used + self._parked_blocks > self.kv_blocks:
             self._forget_oldest()
 
@@ -376,7 +375,7 @@ class SimulatedEngine:
         self._parked_blocks -= blocks(tokens)
 
     def _release(self, request: Request) -> None:
-        """Free its blocks and its row; `base` holds its tokens already."""
+        """Free the request's blocks and row; `base` holds its tokens already."""
         self._trim()
         del self._resident[request]
         total = request.resident + request.base + (0 if request.is_decoding else 1)

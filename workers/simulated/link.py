@@ -1,4 +1,4 @@
-"""What the link and the host of a real worker take, whatever its role: nothing of it is simulated."""
+"""Messages that the link and the host of a real worker handle in any role: they are not simulated."""
 
 from typing import assert_never
 
@@ -7,7 +7,7 @@ from protocol.messages import ToAnyRole
 
 
 def taken_by_link(message: ToAnyRole) -> None:
-    """Take a message that is not for the role."""
+    """Accept a message that is not for the role."""
     match message:
         case messages.Beat() | messages.Welcome() | messages.ModelFiles():
             pass

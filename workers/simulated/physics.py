@@ -1,7 +1,7 @@
-"""How long a step of a simulated engine takes, and how many steps fit into a time.
+"""The time of a simulated engine's steps, and the number of steps within a time.
 
-Invariants: pure numbers; a stretch of decode steps is an arithmetic series, so its time and its inverse are
-closed forms and nobody loops over single steps. Attention to a prefix that is prefilled already is paid for.
+Invariants: pure numbers; a stretch of decode steps is an arithmetic series, so its time and its inverse have
+closed forms without a loop over steps. Attention to a prefix that is prefilled already costs time, too.
 Source: cost model of PSRL's dry-run simulator (prefill, decode and mixed steps).
 """
 
@@ -12,7 +12,7 @@ BLOCK = 16  # tokens of one block of the KV cache
 
 
 class StepCost(NamedTuple):
-    """Coefficients, in seconds; the meaning of each is with `simulation.engine` in the configuration."""
+    """Coefficients, in seconds; `simulation.engine` in the configuration explains each."""
 
     floor_s: float = 0.0069
     step_base_s: float = 0.0027
@@ -23,7 +23,7 @@ class StepCost(NamedTuple):
     prefill_pair_s: float = 2.4e-9
 
     def decode_s(self, running: int) -> float:
-        """Seconds of a decode step without its reading of the context."""
+        """Seconds of a decode step, without reading the context."""
         return self.decode_base_s + max(self.floor_s, self.step_base_s + self.token_s * running)
 
     def stretch_s(self, running: int, context: int, steps: int) -> float:
@@ -46,7 +46,7 @@ class StepCost(NamedTuple):
         return steps
 
     def mixed_s(self, chunks: list[tuple[int, int]], running: int, context: int) -> float:
-        """Seconds of a step that prefills `chunks` of (tokens, prefix there already) and decodes beside."""
+        """Seconds of a step that prefills `chunks` of (tokens, earlier prefix) and decodes besides."""
         tokens = sum(count for count, _ in chunks)
         pairs = sum(count * (count + 2 * prefix) for count, prefix in chunks)
         attention = self.prefill_base_s + self.prefill_pair_s * pairs
@@ -56,5 +56,5 @@ class StepCost(NamedTuple):
 
 
 def blocks(tokens: int) -> int:
-    """Blocks that hold so many tokens."""
+    """The number of blocks that hold `tokens` tokens."""
     return -(-tokens // BLOCK)

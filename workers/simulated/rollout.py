@@ -1,6 +1,6 @@
 """A simulated rollout worker: the real protocol around a simulated engine.
 
-Invariants: messages leave at the time of the call that returned them; a delta holds tokens of one policy
+Invariants: messages are sent at the time of the call that returned them; a delta holds tokens of one policy
 version; progress and load are reported while the engine has work, and once more when it runs dry.
 """
 
@@ -18,29 +18,29 @@ Tag = tuple[int, int, int]  # group, member, attempt
 
 @dataclass(frozen=True, slots=True)
 class RolloutTimes:
-    """What a rollout worker takes, in seconds, and how often it reports."""
+    """Times of a rollout worker, in seconds, and its periods of reports."""
 
     attach_s: float = 1.0
     pull_s: float = 3.0
     progress_s: float = 1.0
     status_s: float = 1.0
     early: float = 0.0
-    """Share of a period by which its first report at a pace comes sooner: those of many come apart by it."""
+    """Share of a period by which its first report comes early, to spread those of many instances."""
 
 
 class SharedPulls:
-    """What instances that pull at once share: with more of them each takes the longer, in proportion.
+    """Bandwidth that concurrent pulls share: beyond a number, each takes proportionally longer.
 
-    A pull that has begun is not slowed by those that begin behind it.
+    A pull in progress is not slowed down by later ones.
     """
 
     def __init__(self, at_once: int = 0) -> None:
-        """So many go at full speed beside each other; 0: any number."""
+        """`at_once`: pulls at full speed; 0 for any number."""
         self._at_once = at_once
         self._ends: list[float] = []
 
     def begin(self, now: float, pull_s: float) -> float:
-        """Seconds that a pull takes which begins now, and alone would take `pull_s`."""
+        """Seconds of a pull that begins now, and would take `pull_s` alone."""
         if not self._at_once:
             return pull_s
         self._ends = [end for end in self._ends if end > now]
@@ -50,7 +50,7 @@ class SharedPulls:
 
 
 class SimulatedRollout:
-    """Answers commands as a rollout worker does; `wake` at `next_wake_s` lets it speak by itself."""
+    """Answers commands as a rollout worker does; call `wake` at `next_wake_s` for its other messages."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SimulatedRollout:
         pulls: SharedPulls | None = None,
         now: float = 0.0,
     ) -> None:
-        """`pulls`: what all that pull from one place share."""
+        """`pulls`: shared by all instances that pull from one place."""
         self.engine, self.workload, self.times = engine, workload, times
         self._pulls, self._pull_s = pulls or SharedPulls(), times.pull_s
         self.policy_version = -1
@@ -72,16 +72,16 @@ class SimulatedRollout:
         self._status_due_s = 0.0
         self._sequence = 0
         self._has_weights = self._has_left = False
-        self._is_leaving = False  # the device, once the pull in hand is done
+        self._is_leaving = False  # releases the device once the pull in progress is done
         self._progress_s, self._status_s = times.progress_s, times.status_s
 
     @property
     def has_device(self) -> bool:
-        """Whether its weights are on the device, or on their way there."""
+        """Whether its weights are on the device, or being pulled."""
         return self._has_weights or self._pull is not None
 
     def next_wake_s(self) -> float | None:
-        """When `wake` is to be called if no command comes before."""
+        """The time at which `wake` must be called if no command comes before."""
         due = self.engine.next_change_s()
         if self._progress_due_s is not None:
             report_s = min(self._progress_due_s, self._status_due_s)
@@ -91,7 +91,7 @@ class SimulatedRollout:
         return due
 
     def handle(self, now: float, command: Message) -> list[Message]:
-        """Answers to one command. Call `wake(now)` after the last command of an instant."""
+        """Handle one command; returns the answers. Call `wake(now)` after the last command of an instant."""
         out = self._advance(now)
         order = cast("ToRollout | ToAnyRole", command)
         match order:
@@ -130,7 +130,7 @@ class SimulatedRollout:
         return out
 
     def wake(self, now: float) -> list[Message]:
-        """What is due by now."""
+        """The messages that are due by now."""
         out = self._advance(now)
         if self._ready_s is not None and self._ready_s <= now:
             self._ready_s = None
@@ -153,21 +153,21 @@ class SimulatedRollout:
         self._status_due_s = now + share * self._status_s
 
     def ready(self) -> messages.Ready:
-        """What it says once its engine is there, and again to each controller."""
+        """The message once its engine is there, and again for each controller."""
         return messages.Ready(max(self.policy_version, 0), self.engine.rows, self.engine.kv_blocks * 16)
 
     def in_hand(self) -> dict[Tag, int]:
-        """What runs, with the tokens that it has told of each."""
+        """Running attempts, with the reported tokens of each."""
         return {tag: request.reported for tag, (request, _) in self._routes.items()}
 
     def set_speed(self, now: float, speed: float) -> list[Message]:
-        """Run at another speed from now on; returns what was due."""
+        """Change the speed from now on; returns the messages that were due."""
         out = self._advance(now)
         self.engine.set_speed(now, speed)
         return out
 
     def _leave(self, now: float) -> list[Message]:
-        """Drop weights and KV cache if it was told to, and no pull is in hand."""
+        """Release weights and KV cache if that was ordered, and no pull is in progress."""
         if not self._is_leaving or self._pull is not None:
             return []
         assert not self._routes, "it was told to leave the device before it was called off"

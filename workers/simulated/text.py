@@ -1,7 +1,7 @@
-"""A simulated reward worker: encodes at once, scores after a while; rewards are noise.
+"""A simulated reward worker: encodes at once, scores after a while; rewards are random.
 
-Invariants: answers leave in the order of their times; no more groups are scored at a time than there are
-processes, the others wait for their turn; the same seed gives the same rewards.
+Invariants: answers are sent in the order of their times; at most one group per process is scored at a time,
+the others wait; the same seed gives the same rewards.
 """
 
 import random
@@ -27,17 +27,17 @@ class SimulatedReward:
         now: float = 0.0,
     ) -> None:
         self._rng = random.Random(seed)
-        self._free_s = [now] * processes  # when each is; a heap
+        self._free_s = [now] * processes  # when each process is free; a heap
         self._prompt_tokens, self._score_s = prompt_tokens, score_s
         self._due: list[tuple[float, int, Message]] = [(now + attach_s, 0, messages.Ready(0, 0, 0))]
         self._count = 0
 
     def next_wake_s(self) -> float | None:
-        """When its next answer leaves."""
+        """The time of its next answer."""
         return self._due[0][0] if self._due else None
 
     def handle(self, now: float, command: Message) -> list[Message]:
-        """Take one command; returns what is said at once."""
+        """Handle one command; returns the immediate messages."""
         order = cast("ToReward | ToAnyRole", command)
         match order:
             case messages.Encode(groups):

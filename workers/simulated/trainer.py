@@ -1,7 +1,7 @@
-"""A simulated trainer: a step takes a time that grows with its tokens; its version is visible afterwards.
+"""A simulated trainer: the time of a step grows with its tokens; its version becomes visible afterwards.
 
-Invariants: one batch at a time, as the core promises; versions become visible in order; groups that come
-ahead of a batch take the time of their tokens then, one order after the other. `early` shows a version when
+Invariants: one batch at a time, as the core guarantees; versions become visible in order; groups ahead of a
+batch take the time of their tokens, one order after the other. With `is_early` a version becomes visible when
 the rest of its step begins, which no real trainer can do.
 """
 
@@ -18,14 +18,14 @@ CHECKPOINT_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TrainerTimes:
-    """What a trainer takes, in seconds."""
+    """Times of a trainer, in seconds."""
 
     attach_s: float = 1.0
     base_s: float = 0.0
     token_s: float = 2.3e-5
     publish_s: float = 0.0
     is_early: bool = False
-    offload_s: float | None = None  # to leave or take a device that it shares; None: it has its own
+    offload_s: float | None = None  # to leave or take a shared device; None: it has its own
 
 
 class SimulatedTrainer:
@@ -34,7 +34,7 @@ class SimulatedTrainer:
     def __init__(self, times: TrainerTimes, *, now: float = 0.0) -> None:
         self.times = times
         self.busy_s = 0.0
-        self._free_s = now  # when what it has in hand is done
+        self._free_s = now  # when its current work is done
         self._ahead_s = 0.0  # spent on groups of the next batch
         self._due: list[tuple[float, int, Message]] = []
         self._count = 0
@@ -43,16 +43,16 @@ class SimulatedTrainer:
             self._begin(now)
 
     def go_on(self) -> None:
-        """It was there before: what a trainer says when it comes is not said again."""
+        """Continue after a restart of the controller, without the messages of a start."""
         self._due.clear()
         self._has_begun = True
 
     def next_wake_s(self) -> float | None:
-        """When its next word leaves."""
+        """The time of its next message."""
         return self._due[0][0] if self._due else None
 
     def handle(self, now: float, command: Message) -> list[Message]:
-        """Take one command; returns what is said at once."""
+        """Handle one command; returns the immediate messages."""
         order = cast("ToTrainer | ToAnyRole", command)
         match order:
             case messages.TrainAhead(train_version):
@@ -64,7 +64,7 @@ class SimulatedTrainer:
                 metrics = (("loss", 0.0), ("time_s/ahead", self._ahead_s))[: 2 if order.ahead else 1]
                 self._ahead_s = 0.0
                 self._later(end, messages.TrainStepFinished(version, end - now, metrics))
-                if is_published:  # instances have that version: it is made again, and not told of
+                if is_published:  # instances have that version: it is made again, and not published
                     return []
                 if self.times.is_early:
                     return [self._published(version)]
@@ -89,7 +89,7 @@ class SimulatedTrainer:
         return []
 
     def wake(self, now: float) -> list[Message]:
-        """What is due by now."""
+        """The messages that are due by now."""
         out: list[Message] = []
         while self._due and self._due[0][0] <= now:
             out.append(heappop(self._due)[2])
@@ -103,7 +103,7 @@ class SimulatedTrainer:
         self._later(now + self.times.attach_s + self.times.publish_s, self._published(0))
 
     def _work(self, now: float, order: messages.Train | messages.TrainAhead, base_s: float) -> float:
-        """When the tokens that came with an order, and `base_s`, are done."""
+        """When an order's tokens and `base_s` are done."""
         tokens = sum(item.prompt_tokens + item.response_tokens for item in order.rest)
         seconds = base_s + self.times.token_s * tokens
         self.busy_s += seconds

@@ -1,7 +1,8 @@
-"""How long each response of a simulated run is: a function of the seed, its group and its member alone.
+"""Response lengths of a simulated run, as a function of the seed, the group and the member alone.
 
-Invariants: a response that goes on elsewhere keeps its length; lengths inside a group are tied by a Gaussian
-copula, so the distribution of a single length does not depend on the correlation; never longer than the cap.
+Invariants: a response that continues elsewhere keeps its length; lengths within a group are correlated by a
+Gaussian copula, so the distribution of a single length does not depend on the correlation; never above the
+cap.
 """
 
 import random
@@ -21,7 +22,7 @@ CLASSES = 2000  # equally likely quantiles that `mean` and the bounds average ov
 
 
 class Distribution(NamedTuple):
-    """One of the known shapes; fields as in `simulation.workload`, all in tokens."""
+    """A length distribution; fields as in `simulation.workload`, all in tokens."""
 
     kind: str
     cap: int
@@ -50,7 +51,7 @@ class Distribution(NamedTuple):
         return max(1, min(self.cap, max(self.low, round(drawn))))
 
     def sample(self) -> list[int]:
-        """Equally likely lengths, sorted, that stand for the whole distribution."""
+        """Equally likely lengths, sorted, that represent the whole distribution."""
         return [self.quantile((i + 0.5) / CLASSES) for i in range(CLASSES)]
 
     def mean(self) -> float:
@@ -97,10 +98,10 @@ class Workload:
 
     def __init__(self, distribution: Distribution, *, seed: int, group_correlation: float = 0.0,
                  prompt_tokens: int = 512, prompts: int = 0) -> None:  # fmt: skip
-        """A workload.
+        """`group_correlation`: of the normal scores of the responses to one prompt, 0 to 1.
 
-        `group_correlation`: of the normal scores of the responses to one prompt, 0 to 1; `prompts`: how many
-        there are, each once in an epoch, in another order each time; 0: they never come again.
+        `prompts`: the number of prompts, each once per epoch, in another order each time; 0: they never
+        repeat.
         """
         self.distribution, self.prompt_tokens, self.prompts = distribution, prompt_tokens, prompts
         self._seed = seed
@@ -109,7 +110,7 @@ class Workload:
         self._shared, self._own = sqrt(group_correlation), sqrt(1 - group_correlation)
 
     def length(self, group: int, member: int, turn: int = 0) -> int:
-        """Tokens of this response, or of one turn of it."""
+        """Tokens of a response, or of one turn of it."""
         u = self._uniform(group, member + TURNS_APART * turn)
         if self._shared:
             shared = NORMAL.inv_cdf(self._uniform(self.prompt(group), -1))
@@ -118,7 +119,7 @@ class Workload:
         return self.distribution.quantile(u)
 
     def prompt(self, group: int) -> int:
-        """The number of its prompt."""
+        """The number of a group's prompt."""
         if not self.prompts or group >= FIRST_HELD_OUT:
             return group
         epoch, place = divmod(group, self.prompts)
@@ -136,8 +137,8 @@ class Workload:
 def classes(lengths: Sequence[int], count: int) -> list[tuple[float, float]]:
     """Sorted, equally likely lengths as at most `count` classes of (length, share).
 
-    Each is the mean of equally many.
-    Equal lengths at a class edge stay together, so that an atom keeps its weight.
+    Each class is the mean of equally many lengths, except that equal lengths at a class edge stay together,
+    so that an atom keeps its weight.
     """
     found: list[tuple[float, float]] = []
     begin = 0

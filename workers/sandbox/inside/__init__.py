@@ -1,1 +1,1 @@
-"""What runs within a sandbox: files that are handed in as text, and import the standard library alone."""
+"""Code that runs within a sandbox: passed in as text, and importing only the standard library."""

@@ -1,7 +1,7 @@
-"""Runs tests on a program that is in another process, and writes a verdict for each.
+"""Runs tests on a program in another process, and writes a verdict for each.
 
-Invariants: comparisons are made here, on plain data; nothing of the program's runs here. A line of JSON on
-standard output: first the number of tests, then one per test.
+Invariants: comparisons are made here, on plain data; no code of the program runs here. Standard output has
+lines of JSON: first the number of tests, then one per test.
 """
 
 import ast
@@ -25,10 +25,10 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Object:
-    """An object of the program's process.
+    """A reference to an object in the program's process.
 
-    It has no comparisons and no arithmetic: these would be the program's own, which would then say what a
-    test wants to hear.
+    It has no comparisons and no arithmetic: they would be the program's own, which could forge a test's
+    result.
     """
 
     def __init__(self, tests, reference):
@@ -71,7 +71,7 @@ class Object:
 
 
 class Tests:
-    """The tests' end of the calls."""
+    """The tests' end of the connection to the program."""
 
     def __init__(self):
         self._functions = []
@@ -80,7 +80,7 @@ class Tests:
         self.calls = 0
 
     def ask(self, *request) -> "Any":
-        """Raises: Gone, and what the program raised, as Python's own exception of that name."""
+        """The program's answer. Raises: Gone; the program's exception, as Python's own of that name."""
         self.calls += 1
         try:
             return self._peer.decode(self._peer.ask(*request))
@@ -95,7 +95,7 @@ class Tests:
             raise
 
     def call(self, target, arguments, named):
-        """The result; what the program changed in its arguments is changed in these."""
+        """The result of a call; the program's changes to its arguments are applied to these."""
         sent = [self.encode(argument) for argument in arguments]
         words = {name: self.encode(value) for name, value in named.items()}
         result, changed = self.ask("call", target, sent, words)
@@ -104,7 +104,7 @@ class Tests:
         return result
 
     def _perform(self, request):
-        """The program calls a function that a test gave it, and nothing else."""
+        """Perform a request of the program, which may only call functions that a test passed to it."""
         try:
             _, number, arguments = request
             return ["answer", self.encode(self._functions[number](*map(self._peer.decode, arguments)))]
@@ -134,7 +134,7 @@ def _become(value, now):
 
 
 def split(texts):
-    """The statements of the tests, and of each whether it is a test."""
+    """The statements of the tests, each with whether it is a test."""
     statements = []
     for text in texts:
         body = ast.parse(text).body
@@ -163,7 +163,7 @@ def _called(node):
 
 
 def names_of(statements, tests, defined, entry):
-    """What the tests may name besides what they define: objects of the program, and modules."""
+    """The names that tests may use besides their own: objects of the program, and modules."""
     trees = [node for node, _ in statements]
     loaded = {one.id for node in trees for one in ast.walk(node) if isinstance(one, ast.Name)}
     called = set().union(*map(_called, trees), {entry})
@@ -183,7 +183,7 @@ def names_of(statements, tests, defined, entry):
 
 
 def run_statements(texts, setup, entry, say):
-    """Each assertion, or function of them, is a test; a statement that fails fails the tests behind it."""
+    """Each assertion, or function of assertions, is a test; a failing statement fails the tests after it."""
     statements = [(node, False) for node in ast.parse(setup).body] + split(texts)
     say(count=sum(is_test for _, is_test in statements))
     tests = Tests()
@@ -219,7 +219,7 @@ def run_statements(texts, setup, entry, say):
 
 
 def run_calls(function, calls, tolerance, say):
-    """Each call with its arguments and what it must return is a test."""
+    """Each call with its arguments and expected result is a test."""
     say(count=len(calls))
     tests, broken = Tests(), ""
     target: Any = None
@@ -247,14 +247,14 @@ def run_calls(function, calls, tolerance, say):
 
 
 def is_expected(found, expected, tolerance):
-    """Whether it is the result; some data sets (APPS) keep each in a list of one."""
+    """Whether the result is as expected; some data sets (APPS) wrap each result in a list of one."""
     if equal(found, expected, tolerance):
         return True
     return isinstance(expected, list) and len(expected) == 1 and equal(found, expected[0], tolerance)
 
 
 def equal(found, expected, tolerance):
-    """Whether these are the same data; JSON has no tuples, and keys of JSON are text."""
+    """Whether both are the same data; JSON has no tuples, and its keys are text."""
     if isinstance(found, list | tuple) and isinstance(expected, list):
         return len(found) == len(expected) and all(equal(*pair, tolerance) for pair in zip(found, expected))  # noqa: B905  # old Pythons
     if isinstance(found, dict) and isinstance(expected, dict):
@@ -266,7 +266,7 @@ def equal(found, expected, tolerance):
 
 
 def main(orders):
-    """Never returns."""
+    """Run the tests; never returns."""
     verdicts = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

@@ -1,8 +1,8 @@
-"""Gives up what the sandbox needed to start, and says that it has started; then the script runs.
+"""Drops privileges that only the sandbox's start needed, reports the start, and runs the script.
 
 `python begin.py SCRIPT`, with `SCRIPT.py` and `orders.json` beside it, and descriptor 3 to the supervisor.
-Invariant: nothing that a model wrote has run before the byte is written there, so that
-only a sandbox that works can write it.
+Invariant: no code that a model wrote runs before the byte is written there, so only a working sandbox writes
+it.
 """
 
 import builtins

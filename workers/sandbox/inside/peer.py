@@ -1,7 +1,8 @@
 """Calls between two processes over a socket: plain data by value, the program's other objects by number.
 
-Invariants: what comes in is data, decoded to Python's own types, and never runs; the program's process has no
-object of the tests' process but the functions that these hand over. A message is JSON, its length in front.
+Invariants: incoming data are decoded to Python's own types, and never executed; the program's process gets no
+objects of the tests' process except functions that the tests pass to it. A message is JSON, preceded by its
+length.
 """
 
 import json
@@ -10,7 +11,7 @@ import socket
 import struct
 import sys
 
-TYPE_CHECKING = False  # the real one is in a module that takes longer to import than a program to run
+TYPE_CHECKING = False  # the real one is in a module whose import takes longer than a program
 if TYPE_CHECKING:
     from typing import Any
 
@@ -23,7 +24,7 @@ class Gone(Exception):
 
 
 class Raised(Exception):
-    """The other process raised something."""
+    """The other process raised an exception."""
 
     def __init__(self, kind, text):
         super().__init__(f"{kind}: {text}")
@@ -31,10 +32,10 @@ class Raised(Exception):
 
 
 class Peer:
-    """One end of the talk between two programs.
+    """One end of a connection between two programs.
 
-    `perform(request)` answers what the other end asks; `hand` and `take` turn what is no plain data into its
-    JSON, and back.
+    `perform(request)` answers requests of the other end; `hand` and `take` convert values that are not plain
+    data to JSON, and back.
     """
 
     def __init__(self, perform, hand, take):
@@ -42,7 +43,7 @@ class Peer:
         self._perform, self._hand, self._take = perform, hand, take
 
     def ask(self, *request) -> "Any":
-        """What the other end answers, as JSON; what it asks meanwhile is answered. Raises: Gone, Raised."""
+        """The other end's answer, as JSON; its own requests are answered meanwhile. Raises: Gone, Raised."""
         self._send(request)
         while True:
             kind, *rest = self._receive()
@@ -58,7 +59,7 @@ class Peer:
             self._send(self._perform(self._receive()))
 
     def encode(self, value: "Any") -> "Any":
-        """Plain data as JSON. Raises: what `hand` raises; RecursionError."""
+        """Plain data as JSON. Raises: as `hand`; RecursionError."""
         kind = type(value)
         if value is None or kind in (bool, str, float):
             return value
@@ -90,7 +91,7 @@ class Peer:
         return self._hand(value)
 
     def decode(self, data) -> "Any":
-        """The value of JSON that `encode` made. Raises: ValueError if it is none."""
+        """The value of JSON from `encode`. Raises: ValueError if it is malformed."""
         if isinstance(data, list):
             return [self.decode(item) for item in data]
         if not isinstance(data, dict):
@@ -129,7 +130,7 @@ class Peer:
             raise Gone from None
 
     def _receive(self):
-        """Raises: Gone also if that is no message: whoever sends such does not answer."""
+        """The next message. Raises: Gone, also if it is malformed: its sender will not answer."""
         (length,) = struct.unpack(">I", self._read(4))
         if length > MOST_BYTES:
             raise Gone
@@ -155,7 +156,7 @@ class Peer:
 
 
 def _is(value, module, name):
-    """Whether it is of a class that may not be imported here."""
+    """Whether the value is of a class that must not be imported here."""
     return module in sys.modules and type(value) is getattr(sys.modules[module], name)
 
 

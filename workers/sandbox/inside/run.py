@@ -15,7 +15,7 @@ CODES = {
 
 
 def main(orders):
-    """Never returns if the program ends the process."""
+    """Run the program; never returns if the program ends the process."""
     module = types.ModuleType("__main__")
     module.__file__ = "program.py"
     sys.modules["__main__"] = module

@@ -1,6 +1,6 @@
-"""Loads a program as a module, and calls what it defines when the tests ask for it.
+"""Loads a program as a module, and calls its functions for the tests.
 
-What a test expects never comes here, unless the test itself gives it to the program as an argument.
+Expected results never come here, unless a test itself passes them to the program as arguments.
 """
 
 import os
@@ -18,7 +18,7 @@ MUTABLE = (list, dict, set, bytearray)
 
 
 class Program:
-    """The module, and its objects that the tests know by number."""
+    """The program's module, and its objects that tests refer to by number."""
 
     def __init__(self, source):
         self._source = source
@@ -27,7 +27,7 @@ class Program:
         self._peer = Peer(self._perform, self._hand, self._take)
 
     def serve(self):
-        """Until the tests end."""
+        """Serve until the tests end."""
         try:
             self._peer.serve()
         except Gone:
@@ -37,7 +37,7 @@ class Program:
         kind, *rest = request
         try:
             return ["answer", getattr(self, f"_do_{kind}")(*rest)]
-        except BaseException as error:  # whatever the program raises is told to the tests
+        except BaseException as error:  # any exception of the program is reported to the tests
             if isinstance(error, Raised):
                 return ["raised", error.kind, error.text[:2000]]
             if kind in ("load", "call"):
@@ -108,5 +108,5 @@ class Program:
 
 
 def main(orders):
-    """Never returns."""
+    """Serve the tests; never returns."""
     Program(orders["source"]).serve()
