@@ -33,7 +33,7 @@ from workers.trainer.ranks import Ranks
 from workers.trainer.sequence.group import SequenceGroup
 
 log = logging.getLogger("workers")
-PACKED_SDPA = "staleflow_packed"  # a name with `sdpa` must be known to transformers
+PACKED_SDPA = "staleflow_packed"  # without `sdpa`, for which transformers checks `_supports_sdpa`
 
 
 @dataclass(frozen=True, slots=True)
