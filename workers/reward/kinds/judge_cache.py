@@ -1,7 +1,7 @@
 """Numbers that a judge has given, by digest of request and pattern, in the run directory for its processes.
 
 Invariants: the cache holds digests and numbers, and no text; if it cannot be read or written, requests are
-sent again and no reward changes; memory does not grow with the run, as numbers in the file are not kept twice.
+sent again and no reward changes; numbers in the file are not kept in memory, so memory does not grow with it.
 """
 
 import hashlib

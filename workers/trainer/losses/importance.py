@@ -33,7 +33,8 @@ def importance_weights(
 
     `truncate` holds weights within [low, cap] (AReaL, arXiv 2505.24298; truncated importance sampling);
     `mask` sets weights outside to 0 (IcePop, arXiv 2510.18855); `taper` holds the weights of negative
-    advantages within [low, 1], whatever `cap` is, and is 1 for the others (TOPR, arXiv 2503.14286); `none` is 1.
+    advantages within [low, 1], whatever `cap` is, and is 1 for the others (TOPR, arXiv 2503.14286); `none`
+    is 1.
     Raises: ValueError if the shapes differ, cap < 1 or low is not within [0, 1].
     """
     if trained_logprobs_N.shape != rollout_logprobs_N.shape or cap < 1 or not 0 <= low <= 1:
