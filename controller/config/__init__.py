@@ -1,1 +1,1 @@
-"""The configuration: its sections, how it is read, and what it may say."""
+"""The configuration: its sections, how it is read, and the rules between its keys."""

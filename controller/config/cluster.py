@@ -1,6 +1,6 @@
-"""The section `cluster`: what `launch.py render` asks of Slurm or Kubernetes.
+"""The section `cluster`: the resources that `launch.py render` requests from Slurm or Kubernetes.
 
-Invariant: nothing here reaches a run; it only fills in the files that start one.
+Invariant: a run does not read these settings; they only fill in the files that start it.
 """
 
 from typing import Any
@@ -26,26 +26,26 @@ SHAPES: dict[str, tuple[str, str]] = {
     ),
     "storage_class": (r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?", "letters of a to z, digits, `-` and `.`"),
 }
-"""By key, what a cluster takes: all of the text matches the pattern (ASCII); and the same in words."""
+"""By key: the pattern that the whole value has to match (ASCII), and the same in words."""
 
 
 def _shaped(key: str, default: str) -> Any:
-    """A field whose shape editors know from the schema; what reads a configuration has a rule for it."""
+    """A field whose pattern is in the schema for editors; `rules.py` checks it when a file is read."""
     return Field(default=default, json_schema_extra={"pattern": f"^({SHAPES[key][0]})$"})
 
 
 class ClusterSettings(Section):
-    """What `launch.py render` asks of a cluster (docs/clusters.md); a run itself does not read it."""
+    """Resources that `launch.py render` requests of a cluster (docs/clusters.md); no run reads them."""
 
     shared_dir: str = _shaped("shared_dir", "/shared")
     """Folder that all nodes mount at this path, for the run directory: checkpoints, and weights on their way
     to rollout workers."""
     port: int = Field(default=29500, ge=1024, le=65535)
-    """Of the controller, on the node where it runs."""
+    """Port of the controller, on the node where it runs."""
     trainer_nodes: int = Field(default=1, ge=1)
-    """Nodes that `trainer.ranks` are spread over evenly."""
+    """Number of nodes; `trainer.ranks` are spread over them evenly."""
     gpus_per_rank: int = Field(default=1, ge=0, le=1)
-    """1, or 0 to train on CPUs."""
+    """GPUs of one trainer rank: 1, or 0 to train on CPUs."""
     gpus_per_instance: int = Field(default=1, ge=0)
     """GPUs of one rollout worker; 0 to generate on CPUs."""
     cpus_per_rank: int = Field(default=8, ge=1)
@@ -61,7 +61,7 @@ class ClusterSettings(Section):
     memory_gb_per_instance: int = Field(default=64, ge=1)
     """Memory of one rollout worker, in GiB."""
     time_limit: str = _shaped("time_limit", "24:00:00")
-    """Of a Slurm job, as Slurm writes it. The run goes on when its jobs are submitted again."""
+    """Time limit of a Slurm job, as Slurm writes it. The run goes on when its jobs are submitted again."""
     partition: str = _shaped("partition", "")
     """Slurm partition of trainer and rollout; empty for the default one."""
     controller_partition: str = _shaped("controller_partition", "")

@@ -1,6 +1,6 @@
 """The section `data`: where prompts come from, how rows become prompts, and how sources are mixed.
 
-Invariant: pure, and below the configuration, which includes it.
+Invariant: pure; `controller/config/models.py` imports this module, which does not import it.
 """
 
 from string import Formatter
@@ -21,33 +21,34 @@ class RowSettings(Section):
     path: str = ""
     """JSONL, Parquet, CSV or TSV; several of one format by a pattern (`train-*.parquet`) or their folder; a
     folder saved by `datasets.save_to_disk`; a name of the Hugging Face Hub (`openai/gsm8k`), where there is a
-    network; `reasoning_gym:NAME?size=1000&seed=0`, a set of reasoning-gym; or an import path
-    `module:function` or `file.py:function` of `prompts(*, seed)` that returns an iterable of dictionaries."""
+    network; `reasoning_gym:NAME?size=1000&seed=0`, a set of reasoning-gym; `verifiers:TASKSET?take=1000`,
+    tasks of verifiers; or an import path `module:function` or `file.py:function` of `prompts(*, seed)`, a
+    function that returns an iterable of dictionaries."""
     split: str = ""
     """Split of a saved `DatasetDict` or of a data set of the Hub."""
     subset: str = ""
     """Configuration of a data set of the Hub, such as `main` of `openai/gsm8k`."""
     columns: dict[str, str] = Field(default_factory=dict)
     """Map of the names that StaleFlow and the reward expect to the names in the data, e.g. `{prompt:
-    question}`. A dot goes into a mapping: `{answer: reward_model.ground_truth}`. `prompt` is a string or a
-    list of chat messages."""
+    question}`. A dot names a key inside a mapping: `{answer: reward_model.ground_truth}`. `prompt` is a
+    string or a list of chat messages."""
     prompt: str = ""
-    """Template that makes the prompt, with columns in braces: `"{question}\\nAnswer with a number."`. Braces
-    that are text are doubled. Empty: the column `prompt`."""
+    """Template of the prompt, with columns in braces: `"{question}\\nAnswer with a number."`. Write literal
+    braces twice. Empty: the column `prompt`."""
     system: str = ""
-    """System prompt: the first chat message of each prompt that has none of its own."""
+    """System prompt: added as the first chat message to each prompt that does not begin with one."""
     is_chat: bool = False
-    """Make one chat message of the user of a prompt that is text, so that the model's chat template is
+    """Turn a prompt that is text into one chat message of the user, so that the model's chat template is
     applied. `system` does so too."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the chat template, e.g. `{enable_thinking: false}`. A row's own column of this name is put
-    over them."""
+    """Arguments of the chat template, e.g. `{enable_thinking: false}`. A row's own column of this name
+    overrides them, key by key."""
     tools: list[dict[str, Any]] = Field(default_factory=list)
-    """Schemas of tools (as OpenAI has them) that the chat template shows. A row's own `tools` count
-    instead."""
-    where: dict[str, list[Scalar]] = Field(default_factory=dict)
-    """Keep only rows whose column has one of these values, e.g. `{level: [3, 4]}`; columns as `columns` names
+    """Schemas of tools, in the format of OpenAI, that the chat template shows. A row's own `tools` replace
     them."""
+    where: dict[str, list[Scalar]] = Field(default_factory=dict)
+    """Keep only rows whose columns have one of these values, e.g. `{level: [3, 4]}`; with the names that
+    `columns` gives."""
     min_chars: int = Field(default=0, ge=0)
     """Leave out prompts shorter than this, in characters of their text."""
     max_chars: int = Field(default=0, ge=0)
@@ -61,43 +62,43 @@ class RowSettings(Section):
 
 
 class SourceSettings(RowSettings):
-    """One of several sources. A key that is not given counts as `data` has it."""
+    """One of several sources. A key that is left out has its value from `data`."""
 
     name: str = ""
-    """Names the source in messages and stages, and goes with each of its rows as the column `source`. Empty:
-    the name of its file."""
+    """Name of the source in messages and stages, and in the column `source` of each of its rows. Empty: the
+    name of its file."""
     weight: Weight = 1.0
-    """Share of the prompts, relative to the other sources'."""
+    """Share of the prompts, relative to the weights of the other sources."""
     max_response_tokens: int = Field(default=0, ge=0)
     """A response to a prompt of this source that reaches this many tokens ends with `length`; at most
     `rollout.max_response_tokens`, which 0 stands for. An agent's turns end by `agent.max_turn_tokens`
     alone."""
     priority: int = 0
-    """Of the prompts that wait, those of the highest priority start first. How many are read is a matter of
+    """Waiting prompts of the highest priority start first. How many are read is a matter of
     `weight`, so no source waits for ever: at most two batches of prompts wait, and one of a source that gives
     a tenth of the prompts starts within 20 batches."""
     quota: float = Field(default=1.0, gt=0, le=1)
-    """Share of the groups in the system (started and not yet trained) that this source may have while prompts
-    of other sources wait: no more of long or costly episodes at a time. Where none does, it gives way, so
-    that no place stays empty."""
+    """Most of the groups in the system (started and not yet trained) that may be of this source, as a share,
+    while prompts of other sources wait: it limits long or costly episodes. Without such prompts the source
+    may exceed it, so that no place stays empty."""
 
     @property
     def is_ranked(self) -> bool:
-        """Whether its prompts may start in another order than they were read in."""
+        """Whether its prompts may start in another order than they were read."""
         return self.priority != 0 or self.quota < 1
 
 
 class StageSettings(Section):
-    """Weights of sources from one train step on."""
+    """Weights of the sources from a train step on."""
 
     from_step: int = Field(ge=0)
-    """Train step that the stage begins at; the first stage begins at 0."""
+    """Train step at which the stage begins; 0 for the first stage."""
     weights: dict[str, Weight]
-    """Weight by name of source; one that is not named gets nothing."""
+    """Weight by name of source; a source that is not named has weight 0."""
 
 
 class DataSettings(RowSettings):
-    """Prompts."""
+    """The prompts of training."""
 
     shuffle: bool = True
     """Shuffle every pass over the data by `run.seed`; an iterable is taken as it comes. Parquet is shuffled
@@ -106,10 +107,10 @@ class DataSettings(RowSettings):
     """Passes over the data, over each source if there are several; 0 repeats until `run.steps` are made."""
     sources: list[SourceSettings] = Field(default_factory=list)
     """Several sources in place of `path`, each with `path` and, if need be, `name`, `weight` and the keys
-    above; what a source leaves out counts as `data` has it."""
+    above; a key that a source leaves out has its value from `data`."""
     schedule: str = "constant"
-    """How weights change: `constant`; `stages`, by train step; `ramp`, the same, linearly from stage to
-    stage; `pass_rate`, most of the sources that the policy solves half of; or an import path of a function
+    """How the weights of sources change: `constant`; `stages`, by train step; `ramp`, linearly from stage to
+    stage; `pass_rate`, most for sources of which the policy solves half; or an import path of a function
     like those of strategies/schedules.py."""
     stages: list[StageSettings] = Field(default_factory=list)
     """Stages of `stages` and `ramp`, e.g. `{from_step: 100, weights: {easy: 1, hard: 3}}`."""
@@ -144,7 +145,7 @@ class DataSettings(RowSettings):
 
 
 def template_columns(template: str) -> list[str]:
-    """Columns that a template names. Raises: ValueError in words if it names them otherwise."""
+    """Columns that a template names. Raises: ValueError, with a text for the user, if it is malformed."""
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
@@ -161,7 +162,7 @@ def template_columns(template: str) -> list[str]:
 
 
 def _stem(path: str, split: str) -> str:
-    """A name for a source that got none."""
+    """The name of a source without `name`: that of its file, or the function in it, and the split."""
     file = path.rstrip("/").rpartition("/")[2]
     stem = file.partition(":")[2] if ".py:" in file else file.partition(".")[0]
     return f"{stem or path}{f'-{split}' if split else ''}"

@@ -1,6 +1,6 @@
 """Rules between keys of the section `data`, and of the sources and stages in it.
 
-Invariant: pure; a rule names the fields that it reads, what their values are, and what would do.
+Invariant: pure; a rule names the fields that it reads, their values, and values that would be accepted.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ def data_problems(config: Config) -> Iterator[Problem]:
 
 
 def _sampler_problems(config: Config) -> Iterator[Problem]:
-    """Why the order in which prompts start cannot be chosen."""
+    """Refuses a sampler where prompts have to start in the order of the data."""
     trainer, sampler = config.trainer, config.staleness.sampler
     if sampler == "in_order":
         return
@@ -104,7 +104,7 @@ def _source_problems(data: DataSettings) -> Iterator[Problem]:
 
 
 def _wrong_sum(weights: Sequence[tuple[str, float]]) -> str:
-    """What is wrong with the sum of the weights of sources, and what to do; "" if nothing is."""
+    """What is wrong with the sum of the weights of sources, and what to do; "" if it is fine."""
     total = sum(weight for _, weight in weights)
     listed = ", ".join(f"{name} {weight:g}" for name, weight in weights)
     if not total:
@@ -131,7 +131,7 @@ def _length_problems(data: DataSettings, most: int) -> Iterator[Problem]:
 
 
 def _claim_problems(config: Config) -> Iterator[Problem]:
-    """Why sources cannot have priorities or quotas, or not these."""
+    """Refuses priorities and quotas if the order of prompts is fixed, and quotas that sum to under 1."""
     sources = config.data.sources
     ranked = next((number for number, one in enumerate(sources) if one.is_ranked), None)
     if ranked is None:

@@ -1,8 +1,8 @@
-"""Keys that somebody may have meant: what other systems call ours, and which of ours are close to a name.
+"""Suggests the key that an unknown key may mean: the same setting of another system, or a similar name.
 
-Invariant: every key on the left is one of ours, and no name on the right is (a test says so); a name stands
-here only if people who come from verl, TRL, OpenRLHF, prime-rl, AReaL, NeMo-RL, SkyRL or slime write it. What
-is close is a slip of the pen, a part of a longer name, or the very name in another section.
+Invariant: each key on the left exists, and no name on the right does (a test says so); a name stands here
+only if users of verl, TRL, OpenRLHF, prime-rl, AReaL, NeMo-RL, SkyRL or slime write it. A name is similar if
+it is a typing error, a part of a longer name, or the same name in another section.
 """
 
 import difflib
@@ -86,7 +86,7 @@ NAMES: dict[str, str] = {
     "reward_func",
     "reward.rewards": "functions reward_funcs reward_functions reward_model reward_weights rubric",
 }  # fmt: skip
-"""Our key -> names that others have for it."""
+"""Key -> names of the same setting in other systems."""
 REMARKS = {
     "trainer.batch_groups": "It counts prompts, each with rollout.group_size responses.",
     "trainer.minibatches": "It says how many there are, not how large they are.",
@@ -100,15 +100,15 @@ REMARKS = {
     "reward.rewards": "For example `rewards: [{kind: math}, {function: mine.py:length, weight: 0.1}]`.",
     "evaluation.data": "For example `data: {test: {path: test.jsonl}}`.",
 }
-"""Where a value cannot be taken over as it is."""
+"""Remarks on keys whose values mean something else in other systems."""
 OURS = {name: key for key, names in NAMES.items() for name in names.split()}
 MOST_SHOWN = 8
-SLIP = 0.7  # likeness of two words from which one is a slip of the pen
-MOST = 3  # longer names that a part may stand for
+SLIP = 0.7  # likeness of two words from which one counts as a typing error
+MOST = 3  # most longer names that are suggested for a part
 
 
 def our_key(name: str) -> str | None:
-    """Our key for the last part of another system's."""
+    """The key for a name of another system (the last part of its path); None if the name is unknown."""
     return OURS.get(name.lower().replace("-", "_"))
 
 
@@ -122,7 +122,7 @@ def leaves(value: Any, prefix: str) -> Iterator[str]:
 
 
 def keys_at(model: type[BaseModel], section: str) -> dict[str, str]:
-    """Names and dotted paths of the keys of a section; it may be an entry of a list, as `data.sources.0`."""
+    """Name -> dotted path of each key of a section, which may be an entry of a list (`data.sources.0`)."""
     models = [model]
     for part in section.split(".") if section else ():
         models = [inner for outer in models for inner in _below(outer, part)]
@@ -131,7 +131,7 @@ def keys_at(model: type[BaseModel], section: str) -> dict[str, str]:
 
 
 def nearest(name: str, here: Sequence[str], everywhere: Sequence[str]) -> list[str]:
-    """Dotted paths that may be meant by a name; `here` are those of its section."""
+    """Dotted paths that a name may mean; `here` are the paths of its section."""
     own = {path.rpartition(".")[2]: path for path in here}
     wanted = set(name.split("_"))
     longer = [path for known, path in own.items() if wanted <= set(known.split("_"))]
@@ -145,7 +145,7 @@ def nearest(name: str, here: Sequence[str], everywhere: Sequence[str]) -> list[s
 
 
 def _below(model: type[BaseModel], part: str) -> Iterator[type[BaseModel]]:
-    """The models of what lies at this place of another one; the place in a list leads to the same."""
+    """The models of the field `part` of a model; a number, as a place in a list, gives the model itself."""
     if part.isdigit():
         yield model
     elif part in model.model_fields:

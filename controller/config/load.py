@@ -1,8 +1,8 @@
 """Reads a configuration from YAML and `key.path=value` overrides.
 
-Invariants: every problem is reported, all in one ConfigError; a value is never guessed: what the strict
-models refuse is refused here, but an int for a float and a list for a tuple, which YAML cannot tell apart.
-Relative paths come out absolute.
+Invariants: all problems are reported in one ConfigError; a value is never guessed: values that the strict
+models refuse are refused here, except an int for a float and a list for a tuple, which YAML cannot tell
+apart. Relative paths of files that exist become absolute.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ IN_WORDS = {
     "a valid tuple": "a list, such as [a, b]",
     "a valid string": 'a text (an empty one is "")',
 }
-"""Pydantic's for what a field takes -> those of who writes YAML."""
+"""Pydantic's words for the type of a field -> words for a user of YAML."""
 WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration in the file at `path`, with overrides applied in order.
 
-    Raises: ConfigError that names every problem, each with its dotted path, line, and what would do.
+    Raises: ConfigError that names every problem, each with its dotted path, its line, and accepted values.
     """
     file = Path(path)
     tree, lines, problems = _read_tree(file)
@@ -54,7 +54,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _expand_variables(tree: Tree, lines: dict[str, str], problems: list[str]) -> dict[variables.Path, str]:
-    """Put environment variables in their places; what was written there."""
+    """Expand environment variables in the tree; returns the original text by path."""
     written = dict(variables.places(tree))
     for path, text in written.items():
         try:
@@ -64,14 +64,14 @@ def _expand_variables(tree: Tree, lines: dict[str, str], problems: list[str]) ->
             _drop(tree, _dotted(path))
             continue
         if not variables.is_text(Config, path):
-            with contextlib.suppress(yaml.YAMLError):  # then it is refused as the text that it is
+            with contextlib.suppress(yaml.YAMLError):  # then the field refuses it as a text
                 value, _ = read_yaml(value)
         variables.put(tree, path, value)
     return written
 
 
 def _names_a_place(path: variables.Path) -> bool:
-    """Whether a value is code or a file: these are kept as found, so that a run's history names them."""
+    """Whether a value names code or a file: these are kept expanded, so that a run's history names them."""
     places = (*FILES, *BUILT_IN, "controller.keys")
     return _dotted(path) in places or path[:2] in (("evaluation", "data"), ("data", "sources"))
 
@@ -81,12 +81,12 @@ def _dotted(path: variables.Path) -> str:
 
 
 def _line(lines: dict[str, str], path: variables.Path) -> str:
-    """Where a value stands, or what it is in."""
+    """Text with the line of a value, or of the nearest section around it; "" if unknown."""
     return next((lines[d] for n in range(len(path), 0, -1) if (d := _dotted(path[:n])) in lines), "")
 
 
 def _resolved(config: Config, folder: Path) -> Config:
-    """The configuration with all that it names outside the file put in.
+    """The configuration with everything resolved that it names outside the file.
 
     Paths are made absolute, the checkpoint of `run.resume` becomes the model, and the coefficients of
     `staleness.cost_model` take the place of their file, so that a run's history does not depend on a file
@@ -108,10 +108,10 @@ def _resolved(config: Config, folder: Path) -> Config:
 
 
 def _from_checkpoint(config: Config) -> Config:
-    """With the checkpoint that `run.resume` may name as the model of a run of its own.
+    """The configuration with the checkpoint that `run.resume` may name as the model of a new run.
 
-    The same command goes on with that run afterwards. Raises: ConfigError if it would lie in its own
-    origin, or the checkpoint is an adapter.
+    The same command goes on with that new run afterwards. Raises: ConfigError if the checkpoint belongs to
+    the new run itself, or is an adapter.
     """
     checkpoint = Path(config.run.resume).absolute()
     if (checkpoint / "adapter_config.json").is_file():
@@ -155,9 +155,7 @@ def _validated(
 ) -> Config:
     _read_words(Config, tree)
     config, bad_fields = None, set[str]()
-    for _ in range(
-        2
-    ):  # the second time without what was refused, so that cross-field rules are looked at too
+    for _ in range(2):  # again without refused fields, to check cross-field rules too
         try:
             config = Config.model_validate_json(json.dumps(tree))
             break
@@ -222,7 +220,7 @@ def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
-                continue  # what it brings is given where it stands
+                continue  # its keys have lines of their own, at the anchor
             dotted = f"{prefix}{key.value}"
             yield dotted, key.start_mark.line + 1
             yield from _keys(value, f"{dotted}.")
@@ -252,7 +250,7 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
     except LookupError as problem:
         return [f"{override!r} on the command line: {problem.args[0]}"]
     for inside in [one for one in lines if one.startswith(f"{dotted}.")]:
-        del lines[inside]  # of what the file had there
+        del lines[inside]  # of values that the override replaces
     lines[dotted] = " (command line)"
     return []
 
@@ -289,7 +287,7 @@ def _put(tree: Tree, names: Sequence[str], value: Any) -> None:
 def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) -> list[tuple[str, str]]:
     """Every refused field, as (dotted path, problem).
 
-    The branches of a union become one sentence. What came out of the environment is shown as it was written.
+    The branches of a union become one sentence. Expanded variables are shown as they were written.
     """
     messages: dict[str, list[str]] = {}
     for entry in error.errors(include_url=False):
@@ -319,7 +317,7 @@ def _field_of(location: tuple[int | str, ...], tree: Tree) -> tuple[str, Any]:
     names: list[str] = []
     for place, part in enumerate(location):
         if place == 3 and _reward_kind(location):
-            continue  # the branch, and no key
+            continue  # names the branch of the union, which is no key
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
@@ -329,29 +327,29 @@ def _field_of(location: tuple[int | str, ...], tree: Tree) -> tuple[str, Any]:
 
 
 def _reward_kind(location: tuple[int | str, ...]) -> str:
-    """The kind of the reward that a location is in; "" elsewhere."""
+    """The kind of the reward at a location; "" if the location is in no reward."""
     return str(location[3]) if location[:2] == ("reward", "rewards") and len(location) > 3 else ""
 
 
 def _drop(tree: Tree, field: str) -> str:
-    """Take a field out, and say which one went: a list with all its entries, where it is in one."""
+    """Take a field out of the tree, or the whole list around it; returns the path of what was taken out."""
     *sections, key = field.split(".")
     place: Any = tree
     for depth, section in enumerate(sections):
-        if isinstance(place, list):  # in an entry of it: the whole list goes
+        if isinstance(place, list):  # the field is in an entry of this list
             return _drop(tree, ".".join(sections[:depth]))
         if not isinstance(place, dict) or section not in place:
             return field
         place = place[section]
     if isinstance(place, dict):
         place.pop(key, None)
-    elif sections:  # an entry of a list: the whole list goes
+    elif sections:  # the field is an entry of a list
         return _drop(tree, ".".join(sections))
     return field
 
 
 def valid_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """Dotted path of every section and field, in the order of the manual."""
+    """Dotted paths of all sections and fields, in the order of the models."""
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
@@ -359,7 +357,7 @@ def valid_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[st
 
 
 def _unknown_key(field: str, value: Any, options: type[BaseModel] | None = None) -> str:
-    """`options`: the model that has no such key, where that is not to be found by its place."""
+    """What to do about an unknown key; `options`: its model, if the place does not tell (a reward's kind)."""
     section, _, name = field.rpartition(".")
     known = list(valid_keys()) if options is None else list(valid_keys(options, f"{section}."))
     if isinstance(value, dict) and (translated := _translated(field, value, known)):
@@ -373,10 +371,10 @@ def _unknown_key(field: str, value: Any, options: type[BaseModel] | None = None)
 
 
 def _translated(section: str, value: Any, known: Sequence[str]) -> str:
-    """Our names for what another system's section holds; "" if it holds nothing that is known."""
+    """Our keys for the keys in another system's section; "" if none is known."""
     top = [key for key in known if "." not in key]
     if "." not in section and difflib.get_close_matches(section, top, n=1):
-        return ""  # a slip of the pen
+        return ""  # a typing error
     by_name = {key.rpartition(".")[2]: key for key in reversed(known)}  # the first of equal names counts
     found = {}
     for leaf in leaves(value, section):
@@ -388,7 +386,7 @@ def _translated(section: str, value: Any, known: Sequence[str]) -> str:
 
 
 def _read_words(model: type[BaseModel], tree: Any) -> None:
-    """`yes`, `no`, `on` and `off` become booleans where one is expected; anywhere else they are words."""
+    """Turn `yes`, `no`, `on` and `off` into booleans in boolean fields; elsewhere they stay texts."""
     for name, field in model.model_fields.items() if isinstance(tree, dict) else ():
         kind, value = field.annotation, tree.get(name)
         if isinstance(kind, type) and issubclass(kind, Section):

@@ -27,7 +27,7 @@ from protocol.settings import (
 from strategies.presets import with_preset
 
 TRACKERS = ("tensorboard", "wandb")
-"""Those that need no import path."""
+"""Trackers that need no import path."""
 
 
 def _plain_name(name: str) -> str:
@@ -37,31 +37,31 @@ def _plain_name(name: str) -> str:
 
 
 class RunSettings(Section):
-    """The run as a whole."""
+    """Name, folder, length and durability of the run."""
 
     name: Annotated[str, AfterValidator(_plain_name)] = "run"
-    """Names the run directory."""
+    """Name of the run directory."""
     dir: str = "runs"
-    """Folder that run directories are made in."""
+    """Folder in which run directories are made."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the order of prompts, the sampling noise and the initial model."""
     steps: int = Field(default=100, ge=1)
     """Train steps to make."""
     resume: str = Field(default="auto", min_length=1)
-    """What to do when the run directory holds a run. `auto`: go on with one that is not finished, with the
-    same settings, and set a finished one aside; `never`: set it aside and start over; the path of a run
-    directory, such as one that was set aside: go on with that one, where it is; or the path of a
-    checkpoint (`RUN/checkpoints/step_20`) of another run: begin from its weights, at version 0."""
+    """What to do if the run directory holds a run. `auto`: go on with an unfinished run, with the same
+    settings, and set a finished one aside; `never`: set it aside and start over; the path of a run directory,
+    such as one that was set aside: go on with that run, where it is; or the path of a checkpoint
+    (`RUN/checkpoints/step_20`) of another run: begin from its weights, at version 0."""
     durability: Literal["off", "process", "power"] = "process"
-    """What the run survives: `process`, the kill of any process; `power`, also the loss of the machine, at
-    the price of one disk sync per group of events and per published version; `off`, nothing: no run.db is
-    written, so there is no resume, replay or story."""
+    """Failures that the run survives: `process`, the kill of any process; `power`, also the loss of the
+    machine, at the price of one disk sync per group of events and per published version; `off`, none: no
+    run.db is written, so there is no resume, replay or story."""
     journal: Literal["full", "compact"] = "full"
     """`compact` deletes events that two snapshots cover, so that run.db stays small in a run of weeks;
     `replay` and `story` then begin there. `full` keeps about 100 bytes per event."""
     private: bool = False
-    """Make everything in the run directory for this user only: folders 0700, files 0600. Off, that holds for
-    keys and for what shows prompts and responses (run.db, logs, what workers leave to their successors);
+    """Let only this user read the run directory: folders 0700, files 0600. Off: that holds for keys and for
+    files with prompts and responses (run.db, logs, files that workers leave to their successors);
     checkpoints, metrics and the configuration follow the umask."""
 
 
@@ -74,43 +74,44 @@ class StalenessSettings(Section):
     strategy: Literal[
         "staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "nemo_rl", "prime_rl", "greedy"
     ] = "staleflow"
-    """Preset of the keys below; a key that is written out counts instead. The others are the rules of other
-    systems on this engine. `areal`, `verl_async` do not promise the bound; their violations are counted.
-    `prime_rl` is without that system's gate on its dispatcher's lead and its limit of rollouts in flight, so
-    it starts and drops more."""
+    """Preset of the keys below; a key that is set overrides it. Presets other than `staleflow` are the rules
+    of other systems on this engine. `areal` and `verl_async` do not promise the bound; their violations are
+    counted. `prime_rl` lacks that system's gate on its dispatcher's lead and its limit of rollouts in flight,
+    so it starts and drops more."""
     in_flight_batches: float | Literal["auto", "all"] = "auto"
-    """Groups in the system, in batches; a number counts them until the version that they made is published.
-    `auto` finds the fewest that keep the speed (docs/freshness.md), `all` takes whatever the bound admits
-    (then the mean staleness is about the bound)."""
+    """Most groups in the system, in batches; a number counts groups until the version that they trained is
+    published. `auto` finds the fewest that keep the speed (docs/freshness.md), `all` starts as many as the
+    bound admits (then the mean staleness is about the bound)."""
     objective: Literal["throughput", "fresh"] | Annotated[float, Field(ge=0, le=1)] = "throughput"
-    """What `in_flight_batches: auto` looks for: all of the speed (`throughput`), or a mean staleness of at
-    most 1, whatever the bound (`fresh`, which turns `trainer.streaming` on where it is exact). A number is
-    between them: the share of throughput that a version of mean age has to bring, by the fitted speed of
-    instances. docs/freshness.md has what age brings."""
+    """Goal of `in_flight_batches: auto`: all of the speed (`throughput`), or a mean staleness of at most 1,
+    whatever the bound (`fresh`, which turns `trainer.streaming` on where it is exact). A number is between
+    them: the share of throughput that one more version of mean staleness has to bring, by the fitted speed of
+    instances. docs/freshness.md shows how speed depends on staleness."""
     admission: str = "window"
     """Rule for how many groups may start: `window` (in_flight_batches), `one_batch`, `areal`, `roll_flash`,
-    `prime_rl` (whatever has room), `verl_async`, or an import path of a function like those of
+    `prime_rl` (as many as have room), `verl_async`, or an import path of a function like those of
     strategies/admission.py."""
     ledger: Literal["deadlines", "in_order", "arrival", "completion", "floor"] = "deadlines"
-    """Order and promise of batches: `deadlines` keeps the bound by reservation; so does `in_order`, which
-    names the batch of a group when it starts and waits for just these; `arrival` and `completion` take what
-    started, or ended, first, however old; `floor` drops what grew too old."""
+    """Order of batches, and whether they keep the bound: `deadlines` keeps it by reservation; so does
+    `in_order`, which assigns a group to its batch at its start and waits for exactly these groups; `arrival`
+    and `completion` take the groups that started, or ended, first, however old; `floor` drops groups that
+    became too old."""
     routing: str = "marginal_gain"
     """`marginal_gain`, `least_requests`, `group_affine`, `round_robin`, or an import path of a function like
     those of strategies/routing.py."""
     mu: float = Field(default=0.3, ge=0, le=1)
-    """Marginal-gain routing leaves a trajectory queued while its gain everywhere is under mu times that on an
-    idle instance. 0: it starts wherever there is room."""
+    """Marginal-gain routing leaves a trajectory queued while its gain at each instance is under mu times its
+    gain at an idle instance. 0: it starts wherever there is room."""
     adaptive_mu: bool = True
     """Lower mu while it keeps groups back for long, while the trainer waits for groups rather than for
-    stragglers, and where many responses are about as long as the longest. `mu` is the most that it comes back
-    to."""
+    stragglers, and where many responses are about as long as the longest. `mu` is the highest value to which
+    it returns."""
     synchronization: str = "gain"
     """When an instance pulls: `gain` (when new weights are worth the prefill), `greedy` (at once), `status`
-    (when it has thinned out), `every_few`, or an import path of a function like those of
+    (when few of its trajectories are left), `every_few`, or an import path of a function like those of
     strategies/synchronization.py."""
     indicator: Literal["requests", "throughput", "kv"] = "kv"
-    """What `status` looks at: running trajectories, tokens/s, share of the KV cache."""
+    """Load that `status` measures: running trajectories, tokens/s, or share of the KV cache."""
     indicator_threshold: float = Field(default=0.6, ge=0)
     """`status` pulls at or under this value of the indicator."""
     guard: bool = False
@@ -118,59 +119,59 @@ class StalenessSettings(Section):
     sync_steps: int = Field(default=4, ge=1)
     """`every_few` pulls versions that are multiples of this."""
     partial_rollout: bool = True
-    """Interrupt what runs when an instance pulls, and go on with it under the new weights. Off: wait until it
-    ends."""
+    """Interrupt running trajectories when an instance pulls, and go on with them under the new weights. Off:
+    wait until they end."""
     keep_kv: bool = False
     """Swap weights under running trajectories, which keep the KV of the old ones: no prefill is repeated, at
     the price of attention to keys that the new weights would not have made."""
     migration: str = "gap"
-    """What moves between instances: `gap` (wide gaps in throughput, and the longest responses off devices
-    that are slower by themselves), `benefit` (that, and the longest responses to where they end sooner),
-    `none`, or an import path of a function like those of strategies/migration.py."""
+    """When trajectories move between instances: `gap` (at wide gaps in throughput, and the longest responses
+    away from slower devices), `benefit` (as `gap`, and the longest responses to instances where they end
+    sooner), `none`, or an import path of a function like those of strategies/migration.py."""
     phi_wait: int = Field(default=3, ge=0)
-    """An instance whose own queue is longer than this gives those that wait back."""
+    """An instance whose own queue is longer than this returns its waiting trajectories."""
     phi_throughput: float = Field(default=5.0, ge=1)
     """Ratio of the throughputs of two instances above which trajectories move."""
     length_prediction: bool = True
     """Let routing and migration use predicted response lengths (siblings, tokens so far)."""
     affinity: bool = True
     """Let routing count the prefill that a turn of an agent saves at the instance of the turn before, which
-    may still have its keys and values: its home, with a price and no pin."""
+    may still have its keys and values. The instance is preferred by that saving, never required."""
     urgency: float = Field(default=5.0, ge=0)
-    """Worth of a token per second of a trajectory that is short of time, relative to any other, where routing
-    decides whom new work slows down. Needs length prediction."""
+    """Worth of a token per second of a trajectory that is short of time, relative to any other, when routing
+    weighs which trajectories new work slows down. Needs length prediction."""
     cost_model: str = "online"
-    """Speed of instances: `online` (fitted from the reports of all that are alike), `published` (a 7B model
-    on one GPU), or a JSON file made by `launch.py profile`, whose content takes its place when the
+    """Speed of instances: `online` (fitted from the reports of all instances of one kind), `published` (a 7B
+    model on one GPU), or a JSON file made by `launch.py profile`, whose content replaces its name when the
     configuration is read."""
     decide_s: float = Field(default=0.1, gt=0)
     """Seconds between two decisions to pull lazily or to migrate."""
     pacing: str = "adaptive"
-    """What finds the cap of `in_flight_batches: auto`, and the mu of routing, after each train step:
-    `adaptive`, `fixed` (they stay as they begin), or an import path of a function like those of
+    """Rule that sets the cap of `in_flight_batches: auto`, and the mu of routing, after each train step:
+    `adaptive`, `fixed` (they keep their first values), or an import path of a function like those of
     strategies/pacing.py."""
     pace: float = Field(default=0.0, ge=0, lt=1)
-    """A train step begins no sooner after the last than this share of the mean time between two, so that
-    instances are not crowded now and empty later. 0: as soon as a batch is ready."""
+    """Least time from one train step to the next, as a share of the mean time between two, so that instances
+    are not crowded now and empty later. 0: a step begins as soon as a batch is ready."""
     sampler: str = "in_order"
-    """Which groups make a batch: `in_order` (of the data), `similar_length` (prompts whose responses are
-    expected to be about equally long, so that the long ones do not stretch every batch; see docs/batches.md),
+    """Groups that make a batch: `in_order` (of the data), `similar_length` (prompts whose responses are
+    expected to be about equally long, so that long ones do not delay every batch; see docs/batches.md),
     `similar_length_shuffled` (such batches in a random order), or an import path of a function like those of
     strategies/batches/samplers.py."""
     sampler_batches: int = Field(default=8, ge=2, le=256)
-    """Batches of a window, in which a sampler may reorder prompts: a batch alone is biased, a window is not.
-    So many batches of prompts are read ahead."""
+    """Batches of a window, within which a sampler may reorder prompts: a single batch is biased, a window is
+    not. As many batches of prompts are read ahead."""
     stragglers: Literal["wait", "retry", "truncate"] = "wait"
-    """What to do with groups that alone keep the trainer waiting at their deadline: wait; start the prompt
-    again under new weights; or end the responses where they are."""
+    """What to do if the trainer waits for a few groups alone, at their deadline: `wait`; `retry`, start the
+    prompt again under new weights; or `truncate`, end the responses where they are."""
     straggler_groups: int = Field(default=4, ge=0)
-    """`retry` and `truncate` act when at most so many groups are missing."""
+    """`retry` and `truncate` act if at most this many groups are missing."""
     spare_responses: int = Field(default=0, ge=0)
-    """Responses started per prompt beyond `rollout.group_size`; the first to end are kept, which favours
-    short ones."""
+    """Responses started per prompt beyond `rollout.group_size`; the responses that end first are kept, which
+    favours short ones."""
     spare_groups: int = Field(default=0, ge=0)
-    """Groups started per batch beyond `trainer.batch_groups`; a batch waits for no straggler then, and what
-    is too late is dropped."""
+    """Groups started per batch beyond `trainer.batch_groups`; a batch then waits for no straggler, and groups
+    that are too late are dropped."""
     filter: str = "none"
     """`none`; `zero_variance` drops groups whose rewards are all equal, or with `agent.turn_rewards` those in
     which no turn has advantages that differ (no two turns, with `agent.turn_advantages` of your own). Each is
@@ -183,38 +184,39 @@ class StalenessSettings(Section):
 
 
 class ControllerSettings(Section):
-    """The controller process."""
+    """Address, leases and local workers of the controller process."""
 
     bind: str = "auto"
-    """Where workers attach: `auto` is a Unix socket in the run directory; or `ipc://PATH`,
+    """Address at which workers attach: `auto` is a Unix socket in the run directory; or `ipc://PATH`,
     `tcp://127.0.0.1:PORT`; or with `keys`, `tcp://0.0.0.0:PORT` for other machines."""
     keys: str = ""
-    """Folder of keys that `launch.py keygen` made. With it every connection with the controller is
-    encrypted and every worker shows a key that is in the folder; without it only this machine can attach."""
+    """Folder of keys that `launch.py keygen` made. With it every connection with the controller is encrypted,
+    and every worker needs a key of the folder; without it only workers of this machine can attach."""
     reattach_s: float = Field(default=300.0, ge=0)
-    """Seconds for which workers that were attached by hand look for a controller that is gone; enough for a
-    person to start it again. Rollout workers go on generating what they have meanwhile, and the next
-    controller waits `lease_s` for them before it gives that to others; a trainer starts over from the newest
-    checkpoint. 0: they end at once."""
+    """Seconds for which workers that were attached by hand look for a lost controller; enough for a person to
+    start it again. Rollout workers go on with their trajectories meanwhile, and the next controller waits
+    `lease_s` for them before it gives these to others; a trainer starts over from the newest checkpoint. 0:
+    they end at once."""
     beat_s: float = Field(default=1.0, gt=0)
-    """Seconds between signs of life."""
+    """Seconds between heartbeats of a worker."""
     lease_s: float = Field(default=10.0, gt=0)
     """Seconds of silence after which a worker is lost and its work goes elsewhere; at least 3 beats."""
     attach_timeout_s: float = Field(default=180.0, gt=0)
     """Seconds that a local worker may take from start to Ready."""
     replace_s: float = Field(default=45.0, gt=0)
-    """Seconds that the run waits for another worker when the last one of a role was closed because it broke
-    the protocol; then it ends, and can be taken up again."""
+    """Seconds for which the run waits for another worker after the last one of a role was closed because it
+    broke the protocol; then it ends, and can be resumed."""
     respawns: int = Field(default=5, ge=0)
     """Times in a row, without progress, that a local worker is started again before the run ends."""
     fork_workers: bool = True
     """Fork local workers from one process that has imported torch: they start seconds sooner and share its
-    memory. Only on Linux, with the engines `torch` and `fsdp`, where no accelerator is in use; elsewhere,
-    and if false, each worker is a process of its own from the beginning."""
+    memory. Only on Linux, with the engines `torch` and `fsdp`, if no accelerator is in use; elsewhere,
+    and if false, each worker is started as a process of its own."""
     stuck_s: float = Field(default=300.0, ge=1)
-    """Seconds for which a run may stand still: nothing runs, no instance pulls, and nobody is awaited, as
-    when a strategy of your own lets nothing start. Then it ends and says what could have gone on. More than
-    `rollout.status_s`; waits for a worker or for the data do not count, however long they are."""
+    """Seconds for which a run may stand still: no trajectory runs, no instance pulls, and no worker is
+    awaited, as when a strategy of your own lets no group start. Then the run ends with an error that says
+    what could have started. Give more than `rollout.status_s`; waits for a worker or for the data do not
+    count, however long they are."""
 
 
 class SampleSettings(Section):
@@ -228,49 +230,50 @@ class SampleSettings(Section):
     """Groups of each step: prompt, all responses with the logprobs they were sampled with, rewards,
     advantages and versions. 0 keeps no text. Needs run.db (`run.durability` other than `off`)."""
     mb: int = Field(default=512, ge=1, le=1_048_576)
-    """Room for them in run.db, in MiB; beyond it the samples of the oldest steps are deleted."""
+    """Most space of samples in run.db, in MiB; beyond it the samples of the oldest steps are deleted."""
     held_out: int = Field(default=0, ge=0, le=4096)
-    """Held-out prompts of each evaluation that are kept, too: those with responses under
+    """Number of held-out prompts of each evaluation whose text is kept, too: those with responses under
     `evaluation.threshold`, the lowest rewards first."""
 
 
 class LoggingSettings(Section):
-    """What a person sees."""
+    """Output of the console, log files, and trackers."""
 
     console: Literal["auto", "rich", "plain", "quiet"] = "auto"
     """`auto`: a live display on a terminal, plain lines elsewhere."""
     level: Literal["debug", "info", "warning"] = "info"
     """Detail of the log files."""
     trackers: tuple[str, ...] = ()
-    """Who else gets the lines of metrics.jsonl, each step once: `tensorboard` (a folder in the run directory;
-    needs no package), `wandb` (offline unless WANDB_MODE says otherwise), `module:function` or
-    `file.py:function` of your own. In a process of their own, which the run does not notice."""
+    """Trackers that get the lines of metrics.jsonl, each step once: `tensorboard` (a folder in the run
+    directory; needs no package), `wandb` (offline unless WANDB_MODE says otherwise), `module:function` or
+    `file.py:function` of your own. They run in a process of their own and do not slow the run down."""
 
 
 class NotifySettings(Section):
-    """Who hears how the run goes, from the same process as trackers."""
+    """Notifications about the run, sent by the process of the trackers."""
 
     url: str = ""
-    """A webhook that gets a JSON object (`text`, `content`, `run`, `event`, `cause`, `message`), as Slack,
-    Discord and programs read it, or of a host named ntfy the plain text. `${NAME}` keeps it out of files."""
+    """URL of a webhook that gets a JSON object (`text`, `content`, `run`, `event`, `cause`, `message`), as
+    Slack, Discord and programs read it; if the host is named ntfy, plain text. `${NAME}` keeps it out of
+    files."""
     command: tuple[str, ...] = ()
-    """A program with arguments, which gets run, event and text as three more."""
+    """A program with arguments, called with three more: run, event and text."""
     events: tuple[Literal["done", "failed", "stuck", "alarm"], ...] = ("done", "failed", "stuck", "alarm")
-    """What of; the same cause at most once an hour."""
+    """Events that are sent; the same cause at most once an hour."""
 
 
 class ViewSettings(Section):
-    """The pages that show the run in a browser, in a process of their own beside the controller."""
+    """The pages that show the run in a browser, served by a process beside the controller."""
 
     start: Literal["auto", "off"] = "auto"
-    """`auto`: the run prints a link, at which a process waits that does nothing until a page is opened, and
-    nothing again five minutes after the last. `off`: no link; `launch.py view RUN` still shows the run."""
+    """`auto`: the run prints a link; the process behind it is idle until a page is opened, and again five
+    minutes after the last page was closed. `off`: no link; `launch.py view RUN` still shows the run."""
     port: int = Field(default=0, ge=0, le=65535)
-    """Port of this machine that it listens at. 0: the run's last one, or the first free one from 8470 on."""
+    """Port of this machine for the pages. 0: the run's last port, or the first free one from 8470 on."""
     controls: bool = True
     """Whether the pages may give orders to the run, as `launch.py control` does; false: they only show."""
     keyframes_mb: int = Field(default=128, ge=1, le=65536)
-    """Memory of the view for images of the run's past, in MiB: the more, the shorter a jump in time takes."""
+    """Memory of the view for snapshots of the run's past, in MiB: the more, the faster a jump in time."""
 
 
 class Config(Section):
@@ -320,7 +323,7 @@ class Config(Section):
 
     @property
     def streaming_obstacles(self) -> dict[str, str]:
-        """Why a batch cannot be trained in parts, by field: what needs all of it, what never waits for it."""
+        """Why a batch cannot be trained in parts, by field that needs all of it or never waits for it."""
         trainer, staleness = self.trainer, self.staleness
         reasons = {
             "trainer.baseline": {
@@ -348,15 +351,15 @@ class Config(Section):
         return {field: reason for field, reason in reasons.items() if reason}
 
     def with_spellings(self, spellings: Mapping[tuple[Any, ...], str]) -> Self:
-        """The same, which knows by path (keys and indices) where `${NAME}` stood."""
+        """A copy that keeps, by path (keys and indices), the texts with `${NAME}` that were replaced."""
         config = self.model_copy()
         config._spellings = dict(spellings)
         return config
 
     def as_written(self) -> Self:
-        """With `${NAME}` where it stood, for all that is kept of a run: the environment may hold secrets.
+        """The configuration with `${NAME}` unexpanded, for files of a run: variables may hold secrets.
 
-        What the models refuse so (a number, one of several words) keeps its value.
+        A field that does not accept such a text (a number, one of several words) keeps its value.
         """
         if not self._spellings:
             return self
@@ -370,7 +373,7 @@ class Config(Section):
 
     @property
     def filters_by_turn(self) -> bool:
-        """Whether `staleness.filter` is asked about advantages of turns, and not about rewards."""
+        """Whether `staleness.filter` judges groups by the advantages of their turns, not by rewards."""
         return self.agent.turn_rewards and self.staleness.filter == "zero_variance"
 
     @property
@@ -380,12 +383,12 @@ class Config(Section):
 
     @property
     def is_cut(self) -> bool:
-        """Whether responses are drawn from a part of the vocabulary, so that kept sets travel with them."""
+        """Whether tokens are sampled from a part of the vocabulary, so that its ids travel with them."""
         return self.rollout.sampling.is_cut and not self.trainer.is_supervised
 
     @property
     def reward_names(self) -> tuple[str, ...]:
-        """What rewards of this run may be called, in metrics."""
+        """Names of all rewards of this run, as in metrics."""
         held_out = self.evaluation.reward_function
         entries = [*self.reward.entries, *([entry_of(held_out)] if held_out else [])]
         return tuple(dict.fromkeys(entry.label for entry in entries))

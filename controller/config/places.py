@@ -1,7 +1,7 @@
 """Makes the paths of a configuration absolute.
 
-Invariants: files are looked for and not opened; what is not found stays as it is, for `check` to name; `~` at
-the beginning of any path is the home of the user who reads the configuration.
+Invariants: files are looked for and not opened; a path without a file stays as it is, for `check` to report;
+`~` at the beginning of a path is the home of the user who reads the configuration.
 """
 
 import glob
@@ -23,9 +23,9 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 def with_absolute_paths(config: Config, beside: Path) -> Config:
-    """Paths of files that exist in the working directory, else beside the YAML file, made absolute.
+    """The configuration with absolute paths to files in the working directory, else beside the YAML file.
 
-    What is found in neither place is left as it is, for `check` to name.
+    A path that is found in neither place stays as it is, for `check` to report.
     """
     for dotted in FOLDERS:
         config = _with_home(config, dotted.split("."))
@@ -68,7 +68,7 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
 
 
 def _with_home(section: AnySection, path: Sequence[str]) -> AnySection:
-    """The section with `~` replaced in the text that is found by these names."""
+    """The section with `~` expanded in the field at `path`."""
     name, *inside = path
     value = getattr(section, name)
     found = _with_home(value, inside) if inside else os.path.expanduser(value)
@@ -84,7 +84,7 @@ def _reward_with_absolute_path(reward: NamedReward, beside: Path) -> NamedReward
 
 
 def _file_at(word: str, beside: Path) -> str:
-    """One word of a command: the path of a file, made absolute, or what it is."""
+    """One word of a command: made absolute if it is the path of a file, else unchanged."""
     is_bare = Path(word).name == word and not Path(word).suffix  # python3, and not python3 of this folder
     file = os.path.expanduser(word)
     found = (
@@ -98,7 +98,7 @@ def _stands_for_files(pattern: Path) -> bool:
 
 
 def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool = False) -> str:
-    """The place that a value names; an import path keeps the name behind the colon."""
+    """The absolute path of a value, or the value if nothing is found; an import path keeps its `:name`."""
     if is_data and value.startswith(TASKSET):
         inside, question, options = value.removeprefix(TASKSET).partition("?")
         return f"{TASKSET}{_absolute(inside, beside)}{question}{options}"
@@ -108,7 +108,7 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
         file, separator, name = value, "", ""
     for folder in (Path.cwd(), beside):
         found = folder / file
-        # of os.path: what no file system could hold, as its name is too long, is not there
+        # os.path, not pathlib: for a name that is too long for a file system it returns False
         is_there = os.path.isfile(found) if separator else (
             (is_data and (os.path.exists(found) or _stands_for_files(found)))
             or (is_model and os.path.exists(found / "config.json"))
@@ -116,6 +116,6 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
         if is_there:
             whole = found.resolve()
             if os.path.exists(found) and not os.path.exists(whole):
-                whole = found  # a pipe of a shell's: what it links to is in no folder
+                whole = found  # a pipe of a shell: its link names no file
             return f"{whole}{separator}{name}"
     return value

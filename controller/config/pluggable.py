@@ -1,7 +1,7 @@
-"""The keys of the configuration that take an import path: the one list of them.
+"""The keys of the configuration that take an import path, a file or a folder, in one list.
 
-Invariant: what reads a configuration (paths beside the file), checks it (what such a path names) or says what
-is built in goes by this list, so that a key of a new kind is added here alone.
+Invariant: code that resolves such paths, checks them, or lists built-in names goes by this list, so that a
+key of a new kind is added here alone.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,10 +24,10 @@ BUILT_IN: dict[str, Collection[str]] = {
     "trainer.loss": LOSSES,
     **{key_of(field): tuple(table) for field, table in STRATEGIES.items()},
 }
-"""Each key, and the names that stand for what is built in."""
+"""Each key, and the names of its built-in choices."""
 
 NOT_BUILT_IN: dict[str, Mapping[str, str]] = {"agent.renderer": LEFT_OUT}
-"""Names that one could expect there, and why they are not."""
+"""Names that a user may expect there, and why they do not exist."""
 
 FILES = ("data.path", "model.path")
 """Keys that name a file or a folder; `data.path` may be an import path, too."""
@@ -36,7 +36,7 @@ FOLDERS = (
     "run.dir", "run.resume", "weights.directory", "controller.keys", "simulation.workload.trace",
     "cluster.shared_dir",
 )  # fmt: skip
-"""Keys with a path that is not looked for beside the configuration."""
+"""Keys with a path that is not looked for beside the configuration file."""
 
 CALLED: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "model.factory": ("make(directory, *, seed, progress)", 1, ("seed", "progress")),

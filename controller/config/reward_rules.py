@@ -1,4 +1,4 @@
-"""Rules between the rewards of a configuration.
+"""Rules between the keys of rewards.
 
 Invariant: pure.
 """

@@ -1,6 +1,6 @@
 """Rules between fields of a configuration, which no single field can state.
 
-Invariant: pure; a rule names the fields that it reads, what their values are, and what would do.
+Invariant: pure; a rule names the fields that it reads, their values, and values that would be accepted.
 """
 
 import re
@@ -120,7 +120,7 @@ def _algorithm_problems(config: Config) -> Iterator[Problem]:
 
 
 def _sequence_problems(trainer: TrainerSettings) -> Iterator[Problem]:
-    """Why ranks cannot share rows."""
+    """Refuses `trainer.sequence_ranks` that does not divide the ranks, or goes with LoRA or a critic."""
     size = trainer.sequence_ranks
     if trainer.local and trainer.ranks % size:
         divisors = [str(n) for n in range(1, trainer.ranks + 1) if trainer.ranks % n == 0]
@@ -140,7 +140,7 @@ def _sequence_problems(trainer: TrainerSettings) -> Iterator[Problem]:
 
 
 def _streaming_problems(config: Config) -> Iterator[Problem]:
-    """Why a batch cannot be trained in parts."""
+    """Refuses `trainer.streaming` if a batch cannot be trained in parts."""
     for field, reason in config.streaming_obstacles.items() if config.trainer.streaming else ():
         yield (
             ("trainer.streaming", field),
@@ -347,7 +347,7 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
 
 
 def _weights_problems(config: Config) -> Iterator[Problem]:
-    """What no host could have as its address, so that all would silently announce another."""
+    """Refuses a `weights.host` that is no address: every host would silently announce another one."""
     host = config.weights.host
     if host and network_of(host) is None:
         yield (
@@ -358,7 +358,7 @@ def _weights_problems(config: Config) -> Iterator[Problem]:
 
 
 def _cluster_problems(config: Config) -> Iterator[Problem]:
-    """What in a script or a manifest would be another value, or several."""
+    """Refuses values that would be read differently in a script or a manifest."""
     for key, (pattern, expected) in SHAPES.items():
         value: str = getattr(config.cluster, key)
         if not re.fullmatch(pattern, value, re.ASCII):

@@ -1,6 +1,6 @@
-"""Loads the strategies that a configuration names: built in, or the user's, held to its promise.
+"""Loads the strategies that a configuration names: built-in ones, or the user's, whose answers are checked.
 
-Invariant: only here is a strategy found by its name; who makes a core hands in what is loaded here.
+Invariant: only here is a strategy found by its name; code that makes a core passes in strategies from here.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from strategies.kinds import STRATEGIES, Strategies, hold
 
 
 def load_strategies(config: Config) -> Strategies:
-    """One of each kind. Raises: ConfigError if one cannot be imported, or cannot be called as it will be."""
+    """One strategy of each kind. Raises: ConfigError if one cannot be imported, or takes other arguments."""
     staleness = config.staleness
     return Strategies(
         route=load_strategy("routing", staleness.routing),

@@ -1,7 +1,7 @@
 """`${NAME}` and `${NAME:-default}` in the values of a configuration: environment variables, such as secrets.
 
-Invariants: keys are left alone; `$${` stands for the characters `${`; nothing else with `${` is understood,
-and a variable that is not set is a problem, never an empty text.
+Invariants: keys are not expanded; `$${` stands for the characters `${`; any other use of `${` is refused, and
+a variable that is not set is an error, never an empty text.
 """
 
 import re
@@ -17,7 +17,7 @@ PLACE = re.compile(r"\$\$\{|\$\{(?:(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*)
 
 
 class NotExpanded(Exception):
-    """A value names a variable that is not set, or none; the text is for the user."""
+    """A value names an unset variable, or none after `${`; the text is for the user."""
 
 
 def places(tree: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
@@ -31,14 +31,14 @@ def places(tree: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def put(tree: Any, path: Path, value: Any) -> None:
-    """Set the value at a path that is there."""
+    """Set the value at a path that exists."""
     for part in path[:-1]:
         tree = tree[part]
     tree[path[-1]] = value
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """The text with what its variables stand for. As in a shell, a default also replaces an empty value.
+    """The text with its variables expanded. As in a shell, a default also replaces an empty value.
 
     Raises: NotExpanded.
     """
@@ -69,7 +69,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def is_text(model: type[BaseModel], path: Path) -> bool:
-    """Whether the model takes any text there; anything else is read as if it stood in the file itself."""
+    """Whether the field at a path is a text; an expanded value of another type is read as YAML."""
     kind: Any = model
     for part in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):

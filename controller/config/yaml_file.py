@@ -1,8 +1,7 @@
-"""Reads YAML as people write it for a configuration, within bounds, and writes what it reads.
+"""Reads YAML for configurations, within bounds of size and depth, and writes it.
 
-Invariants: what is read costs time and memory in proportion to its text, of which there is a bounded amount:
-aliases count for what they stand for, and nothing holds itself; no tag makes an object; whatever is refused
-is refused as yaml.YAMLError, with its line.
+Invariants: time and memory are bounded: an alias counts as many values as it stands for, and no value holds
+itself; no tag makes an object; refused text raises yaml.YAMLError, with the line.
 """
 
 import re
@@ -30,7 +29,7 @@ RESOLVED = {
         "-+.0123456789",
     ),
 }
-"""What stands for a value that is no text, and the characters it may begin with: nearly as in YAML 1.2.
+"""By type, the pattern of its values and the characters they may begin with: nearly as in YAML 1.2.
 
 YAML 1.1 takes `yes` and `on` for booleans, `48:00:00` for a number of base 60, `010` for one of base 8, and
 `1e-6` for a text.
@@ -38,10 +37,9 @@ YAML 1.1 takes `yes` and `on` for booleans, `48:00:00` for a number of base 60, 
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people mean it.
+    """Loads YAML with the few implicit types of RESOLVED.
 
-    `1e-6` is a number, and so is `010`, which is ten; `2026-01-01`, `48:00:00` and `no` are strings, and a
-    key given twice is a mistake.
+    `1e-6` is a number, and so is `010`, which is ten; `2026-01-01`, `48:00:00` and `no` are strings.
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -52,13 +50,13 @@ class _Loader(yaml.SafeLoader):
             raise _refused(node.start_mark, f"{str(node.value)[:40]!r} is no number: {error}") from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Of base 16 or 2 if it says so, else of ten. Raises: ValueError."""
+        """An integer of base 16 (0x) or 2 (0b), else 10. Raises: ValueError."""
         digits = self.construct_scalar(node).replace("_", "")
         return int(digits, 16 if "0x" in digits else 2 if "0b" in digits else 10)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a text in quotes wherever this file or YAML 1.1 would read something else."""
+    """Writes YAML, with quotes around texts that this module or YAML 1.1 would read as another type."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -72,19 +70,19 @@ for _tag, (_form, _first) in RESOLVED.items():
 
 
 def write_yaml(tree: Mapping[str, Any]) -> str:
-    """A document that `read_yaml`, and any other reader, takes for `tree`, keys in its order."""
+    """A document that `read_yaml`, and any other reader, reads as `tree`; keys keep their order."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False)
 
 
 def quoted_for_a_shell(key: str, text: str) -> str:
-    """How a text that YAML takes for something else is written on a command line, in words."""
+    """A sentence that shows how to quote a text that YAML would not read as a text on a command line."""
     value = yaml.dump(text, default_style='"', allow_unicode=True, width=MAX_CHARACTERS).strip()
     word = shlex.quote(f"{key}={value}")
     return f"the key takes a text, and YAML reads something else there; with quotes of YAML's: {word}"
 
 
 def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
-    """The value of a document, and its nodes, which know their lines; None for an empty one.
+    """The value of a document, and its nodes, which hold line numbers; (None, None) if it is empty.
 
     Raises: yaml.YAMLError.
     """
@@ -104,7 +102,7 @@ def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
 
 
 def _measure(text: str) -> None:
-    """Read the text without building anything. Raises: yaml.YAMLError if it is not within the bounds."""
+    """Check the bounds without building values. Raises: yaml.YAMLError if the text exceeds them."""
     loader, count = _Loader(text), 0
     anchors: dict[str, int] = {}  # -> nodes that an alias stands for
     open_collections: list[tuple[str | None, int]] = []  # anchor, and the count before

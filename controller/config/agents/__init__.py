@@ -1,1 +1,1 @@
-"""Settings of agents that more than one key decides."""
+"""Rules for settings of agents that depend on more than one key."""

@@ -1,6 +1,6 @@
-"""Rules between keys of the section `agent`, and of others that its episodes need.
+"""Rules between keys of the section `agent`, and the keys of other sections that episodes depend on.
 
-Invariant: pure; a rule names the fields that it reads, what their values are, and what would do.
+Invariant: pure; a rule names the fields that it reads, their values, and values that would be accepted.
 """
 
 from collections.abc import Iterator
@@ -107,7 +107,7 @@ def _history_problems(config: Config) -> Iterator[Problem]:
 
 
 def _template_problems(config: Config) -> Iterator[Problem]:
-    """Arguments of a chat template for a renderer that uses none."""
+    """Refuses arguments of a chat template if the renderer uses no chat template."""
     renderer = config.agent.renderer
     if renderer != "plain" and renderer not in LIBRARY:
         return

@@ -1,1 +1,1 @@
-"""On how many devices a run works."""
+"""The devices of a run: rules for `placement`."""

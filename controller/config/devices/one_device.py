@@ -1,6 +1,6 @@
-"""What stands in the way of one device for rollout and trainer in turn (`placement: colocated`).
+"""Rules for one device that rollout and trainer use in turn (`placement: colocated`).
 
-Invariant: pure; each obstacle names the fields that it reads, and what would do.
+Invariant: pure; each rule names the fields that it reads, and values that would be accepted.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ Problem = tuple[tuple[str, ...], str]
 
 
 def colocation_problems(config: Config) -> Iterator[Problem]:
-    """(fields read, what is wrong) for every obstacle of a colocated run."""
+    """(fields read, what is wrong) for every rule that a colocated run breaks."""
     if config.is_colocated:
         for field, (is_there, text) in (_of_trainer(config) | _of_rollout(config)).items():
             if is_there:
@@ -20,7 +20,7 @@ def colocation_problems(config: Config) -> Iterator[Problem]:
 
 
 def _of_trainer(config: Config) -> dict[str, tuple[bool, str]]:
-    """By field: whether its value is an obstacle, and the sentence that says why."""
+    """By field: whether its value is refused, and the sentence that says why."""
     trainer = config.trainer
     return {
         "trainer.algorithm": (
