@@ -1,12 +1,12 @@
-"""A run inside any asyncio program.
+"""Runs a training run inside any asyncio program.
 
     async with Controller(load_config("run.yaml")) as controller:
         async for step in controller.train():
             print(step.policy_version, step.metrics["reward/mean"])
 
-Invariants: leaving the block, however it is left, ends the run and every process that it started but the one
-that forks workers: that waits a minute for the next run of this program; what made a run fail is raised once,
-as RunError (ConfigError if it was the user's data or settings), by `train` or else at the exit.
+Invariants: leaving the block, for whatever reason, ends the run and every process that it started, except the
+one that forks workers, which waits a minute for the next run of this program; the cause of a failed run is
+raised once, as RunError (ConfigError if it is the user's data or settings), by `train` or else at the exit.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ log = logging.getLogger("staleflow.controller")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One train step that is done."""
+    """One finished train step."""
 
     policy_version: int
     metrics: dict[str, Any]  # the line of metrics.jsonl
 
 
 def forgiven(call: Callable[P, object]) -> Callable[P, None]:
-    """A callback of the user's: an error of it is logged, and costs the run nothing."""
+    """The user's callback in a wrapper that logs its errors, so that the run goes on."""
 
     def forgiving(*arguments: P.args, **options: P.kwargs) -> None:
         try:
@@ -74,29 +74,29 @@ class Controller:
         on_warning: Callable[[str], None] | None = None,
         on_progress: Callable[[float, str], None] | None = None,
     ) -> None:
-        """A controller that has not begun.
+        """A controller of a run that has not begun.
 
         `prompts` takes the place of `data.path`; it is read in a thread, as rows are needed.
         `reward` takes the place of `reward.function`: a function, or an object with `__call__`, that has a
         name at the top level of a module or script, which workers import.
         `agent` takes the place of `agent.function` or `agent.command`, in the same way: an
         `async def episode(policy, row)`, or a class of tools or environments.
-        `on_evaluation(line)` hears of each evaluation that is complete: its line of evaluations.jsonl.
-        `on_warning(text)` hears what a person should know (it is in the log as well); `on_progress(fraction,
-        text)` of the making of the initial model and of workers that get ready (default: the log).
+        `on_evaluation(line)` is called after each evaluation with its line of evaluations.jsonl.
+        `on_warning(text)` is called with each warning, which is in the log as well; `on_progress(fraction,
+        text)` while the initial model is made and workers start (default: the log).
         Raises: ConfigError if workers could not import `reward` or `agent`.
         """
         self.config, roots = _with_callables(config, reward=reward, agent=agent)
         """The configuration, with `reward` and `agent` in their places."""
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
-        self._is_read = False  # whether somebody waits for the next step
+        self._is_read = False  # whether a task waits for the next step
         self.evaluations: list[dict[str, Any]] = []
         """The lines of evaluations.jsonl that this controller has written."""
         self._on_evaluation = forgiven(on_evaluation or (lambda line: None))
         self._on_warning = forgiven(on_warning or (lambda text: None))
         self._run: asyncio.Task[None] | None = None
-        self._of_run = copy_context()  # once entered: what is logged in it is of this run
-        self._beside = AsyncExitStack()  # what looks at the run from a process of its own
+        self._of_run = copy_context()  # once entered: log records made in it belong to this run
+        self._beside = AsyncExitStack()  # processes beside the run that read it
         self._is_raised = False
         self._shell = Shell(
             self.config,
@@ -111,7 +111,7 @@ class Controller:
         )
 
     async def __aenter__(self) -> Self:
-        """Begin. Raises: ConfigError if the run cannot; RuntimeError if it has been entered before."""
+        """Start the run. Raises: ConfigError if it cannot start; RuntimeError if it was entered before."""
         if self._run is not None:
             raise RuntimeError(
                 "This Controller has been entered before, and its run is over. Expected a new Controller for "
@@ -144,10 +144,10 @@ class Controller:
             self._raise_failure()
 
     async def train(self) -> AsyncIterator[Step]:
-        """The train steps as they are done, to the end of the run.
+        """The train steps as they are finished, to the end of the run.
 
-        Each step comes once: a later call goes on where an earlier one was left. Raises: RunError with the
-        first cause; RuntimeError if nothing has begun, or while another task waits for a step of this run.
+        Each step is given once: a later call goes on where an earlier one stopped. Raises: RunError with the
+        first cause; RuntimeError if the run has not begun, or while another task waits for its next step.
         """
         self._entered("train()")
         while (step := await self._next_step()) is not None:
@@ -168,40 +168,40 @@ class Controller:
             self._is_read = False
 
     def stop(self, reason: str) -> None:
-        """End the run in good order: the step that is being made is finished and a checkpoint saved.
+        """End the run in order: the current train step is finished and a checkpoint is saved.
 
-        Raises: RuntimeError if it has not begun.
+        Raises: RuntimeError if the run has not begun.
         """
         self._of_run.run(self._entered("stop()").request_stop, reason)
 
     @property
     def has_begun(self) -> bool:
-        """Whether the initial model is there, and work is given out.
+        """Whether the initial model exists and workers get work.
 
-        Until then `stop` finds nothing to finish.
+        Before that `stop` has nothing to finish.
         """
         return self._shell.has_begun
 
     def snapshot(self) -> ClusterSnapshot:
-        """The whole run now, frozen. Raises: RuntimeError if it has not begun."""
+        """A frozen picture of the run's workers and groups now. Raises: RuntimeError if it has not begun."""
         return self._entered("snapshot()").core.snapshot()
 
     @property
     def run_dir(self) -> Path:
-        """Where the run leaves its files. Raises: RuntimeError if it has not begun."""
+        """The run directory. Raises: RuntimeError if the run has not begun."""
         return self._entered("run_dir").directory.path
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Totals up to now; after the end, what summary.json says.
+        """Totals up to now; after the end, the content of summary.json.
 
-        Raises: RuntimeError if nothing has begun.
+        Raises: RuntimeError if the run has not begun.
         """
         shell = self._entered("summary")
         return shell.summary or shell.core.summary()
 
     def _entered(self, what: str) -> Shell:
-        """The run, which has begun. Raises: RuntimeError."""
+        """The shell of a run that has begun. Raises: RuntimeError if it has not."""
         if self._run is None:
             raise RuntimeError(
                 f"{what} is of a run that has begun, and this Controller has not been entered. Expected it "
@@ -222,9 +222,9 @@ class Controller:
 def _with_callables(
     config: Config, *, reward: Callable[..., Any] | None, agent: Callable[..., Any] | None
 ) -> tuple[Config, tuple[str, ...]]:
-    """The configuration with these in their places, and the folders that workers import them from.
+    """The configuration with the import paths of these callables, and the folders to import them from.
 
-    Raises: ConfigError if workers could not import one.
+    Raises: ConfigError if workers could not import one of them.
     """
     sections: dict[str, Any] = {}
     roots: list[str] = []
@@ -242,8 +242,8 @@ def _with_callables(
 def import_path(reward: Callable[..., Any], *, what: str = "reward") -> tuple[str, str]:
     """The import path by which a worker finds a callable, and the folder to put on its sys.path.
 
-    Raises: ConfigError if there is no such path: a closure, a method, a class that is no agent, or what was
-    made inside a function or typed at a prompt.
+    Raises: ConfigError if there is no such path: for a closure, a method, a class that is no agent, or an
+    object made inside a function or typed at a prompt.
     """
     kind = type(reward).__qualname__
     if inspect.isclass(reward) and what != "agent":
@@ -267,7 +267,7 @@ def import_path(reward: Callable[..., Any], *, what: str = "reward") -> tuple[st
 
 
 def _named(reward: Callable[..., Any]) -> tuple[ModuleType, str, str] | None:
-    """A module that came out of a file, the file, and the name that the reward has in it."""
+    """The module with a file that holds the callable at its top level, that file, and the callable's name."""
     modules = [inspect.getmodule(reward), sys.modules.get("__main__")]
     if not inspect.isroutine(reward):  # an object may have been made elsewhere than its class
         modules += list(sys.modules.values())
@@ -282,20 +282,21 @@ def _named(reward: Callable[..., Any]) -> tuple[ModuleType, str, str] | None:
 
 
 def evaluate(config: Config, evaluee: Evaluee, **options: Any) -> dict[str, Any]:
-    """As `controller.host.offline.offline_evaluation`, with the import paths of a run of this program."""
+    """Answer held-out rows without training, with the import paths of a run of this program."""
     paths = tuple(dict.fromkeys([os.getcwd(), *_own_import_paths()]))
     return evaluate_rows(config, evaluee, import_paths=paths, **options)
 
 
 def why_refused(config: Config) -> str | None:
-    """Why a run of this configuration could not go on with what its directory holds; None if it can."""
+    """Why a run of this configuration cannot go on with its run directory; None if it can."""
     return resume.why_refused(config)
 
 
 def _own_import_paths() -> list[str]:
-    """The folders on this process's sys.path that are not of the Python installation, nor of a package in it.
+    """Folders on sys.path outside the Python installation and its packages.
 
-    setuptools, once imported, puts old releases of other packages there.
+    Folders inside packages are left out because setuptools, once imported, adds old releases of other
+    packages.
     """
     installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
     folders = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]

@@ -1,1 +1,1 @@
-"""Where prompts come from."""
+"""Sources of prompts: files, data sets, functions, and how their rows become prompts."""

@@ -1,7 +1,7 @@
-"""Tells data from data that was changed since a run began.
+"""Fingerprints of data, by which a resumed run notices that its data was changed.
 
-Invariant: a file is read whole up to WHOLE_BYTES; of a larger one its ends and evenly spaced blocks are, so
-that 10 GB cost a fraction of a second, and an edit that keeps the size may be missed between them.
+Invariant: a file of up to WHOLE_BYTES is read whole; of a larger one only its ends and evenly spaced blocks
+are read, so that 10 GB take a fraction of a second, but an edit between them that keeps the size is missed.
 """
 
 import json
@@ -13,13 +13,13 @@ from typing import Any
 WHOLE_BYTES = 64 << 20
 BLOCK_BYTES = 64 << 10
 BLOCKS = 256  # of a file that is not read whole
-LOOKED_AT = 64  # rows, where there is no file
+LOOKED_AT = 64  # rows of a table without a file
 
 Fingerprint = dict[str, Any]  # rows: how many; files: path -> [bytes, digest]; digest: of rows without files
 
 
 def of_files(paths: list[str], rows: int) -> Fingerprint:
-    """That of a table in these files. Raises: OSError."""
+    """The fingerprint of a table in these files. Raises: OSError."""
     return {"rows": rows, "files": {path: of_file(path) for path in paths}}
 
 
@@ -39,7 +39,7 @@ def of_file(path: str) -> list[object]:
 
 
 def of_rows(row: Callable[[int], object], count: int, *, looked_at: int = LOOKED_AT) -> Fingerprint:
-    """That of a table without a file of its own, by so many evenly spaced rows, the last among them."""
+    """The fingerprint of a table without a file, by `looked_at` evenly spaced rows and the last one."""
     places = {count * number // looked_at for number in range(looked_at)} | {count - 1} if count else ()
     text = json.dumps([row(place) for place in sorted(places)], default=str, sort_keys=True)
     return {
@@ -50,7 +50,7 @@ def of_rows(row: Callable[[int], object], count: int, *, looked_at: int = LOOKED
 
 
 def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """How a source differs from what it was, in words; None if it does not."""
+    """How a source has changed, in words; None if it has not."""
     before, after = was.get("files", {}), now.get("files", {})
     if set(before) != set(after) and len(before) + len(after) > 2:
         gone, new = sorted(set(before) - set(after)), sorted(set(after) - set(before))

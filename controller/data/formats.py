@@ -1,4 +1,4 @@
-"""Which table reads a path: by what lies there, and its name."""
+"""Chooses the table that reads a path, by the content found there and by the name."""
 
 import errno
 import glob
@@ -31,7 +31,7 @@ Format = Literal[
 
 
 def format_of(path: str) -> tuple[Format, list[str]]:
-    """How a path is read, and the files that it stands for. Raises: OSError if one cannot be read."""
+    """The format of a path, and the files that it stands for. Raises: OSError if one cannot be read."""
     if os.path.isdir(path):
         if any((Path(path) / name).is_file() for name in SAVED):
             return "saved", []
@@ -52,9 +52,9 @@ def format_of(path: str) -> tuple[Format, list[str]]:
 
 
 def open_table(settings: RowSettings, most: int | None = None) -> Table:
-    """The table at `settings.path`, which is no import path; of text files, index the first `most` rows only.
+    """The table at `settings.path`, which is no import path.
 
-    Raises: ConfigError.
+    `most`: index only the first rows of text files. Raises: ConfigError.
     """
     path = settings.path
     try:

@@ -1,7 +1,7 @@
 """Held-out prompts: all rows of the sets in `evaluation.data`, once and in order.
 
-Invariants: the same configuration gives the same rows; they are read whole before a run begins, so that a set
-that cannot be used ends nothing that has begun; nothing is shuffled.
+Invariants: the same configuration gives the same rows; all rows are read before a run begins, so that an
+unusable set does not end a run later; rows are not shuffled.
 """
 
 import json
@@ -15,7 +15,7 @@ from controller.config.models import Config
 from controller.data.prompts import PromptSource
 from protocol.errors import ConfigError
 
-MAX_PROMPTS = 100_000  # of all sets together, which are in memory
+MAX_PROMPTS = 100_000  # of all sets together, as they are held in memory
 
 
 class HeldOut(NamedTuple):
@@ -67,7 +67,7 @@ def _read(config: Config, one: HeldOutSettings) -> list[bytes]:
 def source_of(name: str, one: HeldOutSettings, number: int, row: Mapping[str, Any]) -> str:
     """The data source that a row of the held-out set `name` belongs to.
 
-    Raises: ConfigError if `source_column` names a column that does not say.
+    Raises: ConfigError if the column `source_column` of the row has no name of a source.
     """
     if not one.source_column:
         return name

@@ -4,7 +4,7 @@ Invariants: only the metadata of files is read when they are opened; a pass hold
 and one batch, whatever the files hold. A shuffled pass takes the row groups in an order drawn from the seed,
 cuts what they hold into windows, and draws an order for each window: a row group cannot be entered in its
 middle, so a permutation of all rows would decode a row group for every row. A window is cut by the size that
-rows have in the file; one that is larger in memory is read again for each HELD_BYTES of it.
+rows have in the file; a window that is larger in memory is read again for each HELD_BYTES of it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,10 @@ from controller.data.tables import Found, Seed
 from protocol.errors import ConfigError
 
 WINDOW_ROWS, LEAST_WINDOW_ROWS = 65_536, 1024
-WINDOW_BYTES = 64 << 20  # as the file encodes them: these three say the order of a pass, and so never change
+WINDOW_BYTES = 64 << 20  # as the file encodes them: these three fix the order of a pass, so they never change
 HELD_BYTES = 64 << 20  # of rows in memory
-BATCH_ROWS, FIRST_BATCH_ROWS = 1024, 16  # that are decoded at once; as long as their size is not known
-BATCH_BYTES = 4 << 20  # of these, by the largest rows so far
+BATCH_ROWS, FIRST_BATCH_ROWS = 1024, 16  # rows decoded at once; the second while their size is not known
+BATCH_BYTES = 4 << 20  # of rows decoded at once, by the largest rows so far
 BUFFER_BYTES = 1 << 20
 
 
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """Rows of a row group that follow each other."""
+    """Consecutive rows of a row group."""
 
     part: Part
     first: int  # row of the file that it begins with
@@ -42,7 +42,7 @@ class RowBatch(NamedTuple):
 
 
 class HeldRows(NamedTuple):
-    """Some rows of a batch, which are held until it is their turn."""
+    """Rows of a batch that are held until it is their turn."""
 
     part: Part
     numbers: np.ndarray  # of the rows in their file
@@ -51,26 +51,26 @@ class HeldRows(NamedTuple):
     batch: Any
 
     def where(self, wanted: np.ndarray) -> "HeldRows":
-        """Some of them."""
+        """The rows at the wanted places."""
         return HeldRows(self.part, self.numbers[wanted], self.turns[wanted], self.places[wanted], self.batch)
 
     def alone(self) -> "HeldRows":
-        """Without the memory of the batch's other rows."""
+        """A copy that does not hold the batch's other rows in memory."""
         if len(self.places) == self.batch.num_rows:
             return self
-        batch = self.batch.take(self.places)  # whose first call takes 0.3 s to import what it needs
+        batch = self.batch.take(self.places)  # its first call takes 0.3 s for imports
         return HeldRows(self.part, self.numbers, self.turns, np.arange(len(self.places)), batch)
 
 
 class RowStream:
-    """Batches, off whose front any number of rows is taken."""
+    """A stream of batches from which any number of rows is taken."""
 
     def __init__(self, batches: Iterator[RowBatch]) -> None:
         self._batches = batches
         self._rest: RowBatch | None = None
 
     def take(self, count: int) -> Iterator[RowBatch]:
-        """The next rows, or all that are left; to be read to the end."""
+        """The next `count` rows, or all that are left; the iterator has to be read to its end."""
         while count and (found := self._rest or next(self._batches, None)) is not None:
             part, first, rows = found
             self._rest = RowBatch(part, first + count, rows.slice(count)) if rows.num_rows > count else None
@@ -106,14 +106,14 @@ class Parquet:
                 first, size = first + about.num_rows, size + about.total_byte_size
         self._count = sum(part.rows for part in self._parts)
         self._encoded_bytes = row_bytes = max(1, size // max(1, self._count))
-        self._row_bytes = 0  # of a row in memory, in the batch so far that had the largest
+        self._row_bytes = 0  # of a row in memory, in the batch with the largest rows so far
         self._window = max(LEAST_WINDOW_ROWS, min(WINDOW_ROWS, WINDOW_BYTES // row_bytes))
 
     def __len__(self) -> int:
         return self._count
 
     def fingerprint(self) -> fingerprints.Fingerprint:
-        """Of the files' content."""
+        """The fingerprint of the files."""
         return fingerprints.of_files(self._paths, self._count)
 
     def walk(self, start: int, seed: Seed) -> Iterator[Found]:
@@ -133,10 +133,10 @@ class Parquet:
             while inside < rows:
                 held = _gather(stream.take(rows), turns, inside)
                 inside += sum(len(piece.turns) for piece in held)
-                if inside < rows:  # the whole window again for more of it
+                if inside < rows:  # read the whole window again for its other rows
                     stream = RowStream(self._batches(order, begin))
                 yield from self._in_turn(held)
-                held.clear()  # before as much again is read
+                held.clear()  # before the next HELD_BYTES are read
             number, inside = number + 1, 0
 
     def _in_turn(self, held: list[HeldRows]) -> Iterator[Found]:
@@ -162,7 +162,7 @@ class Parquet:
             skip = 0
 
     def _of_row_group(self, part: Part, skip: int) -> Iterator[RowBatch]:
-        """Without its first `skip` rows; begun again where rows turn out to be larger than any before."""
+        """Batches of a row group without its first `skip` rows; their size follows the size of rows."""
         file = self._files[part.file]
         while skip < part.rows:
             at, count = 0, self._rows_at_once()
@@ -189,15 +189,15 @@ class Parquet:
 
 
 def _plain(rows: Any) -> Any:
-    """With the values of categories in place of their numbers: each batch would count all categories."""
+    """The rows with categories decoded to values: else each batch's size would include all categories."""
     columns = [one.dictionary_decode() if hasattr(one, "dictionary_decode") else one for one in rows.columns]
     return type(rows).from_arrays(columns, names=rows.schema.names)
 
 
 def _gather(batches: Iterable[RowBatch], turns: np.ndarray, inside: int) -> list[HeldRows]:
-    """Of the rows of a window those that come next: as many as may be held, one at least.
+    """The next rows of a window in shuffled order: as many as may be held, at least one.
 
-    `turns`: of each row of the window; those before `inside` have had theirs.
+    `turns`: the turn of each row of the window; turns before `inside` are over.
     """
     held: list[HeldRows] = []
     at, size, end = 0, 0, len(turns)
@@ -209,9 +209,9 @@ def _gather(batches: Iterable[RowBatch], turns: np.ndarray, inside: int) -> list
         if len(piece.turns):
             held.append(piece)
             size += rows.nbytes
-        del piece, rows  # else a batch of which few rows are held would stay until the next one
+        del piece, rows  # else a batch of which few rows are held stays in memory until the next one
         while size > HELD_BYTES and (count := sum(len(piece.turns) for piece in held)) > 1:
-            for place, piece in enumerate(held):  # one by one, so that no two copies of all are there
+            for place, piece in enumerate(held):  # one by one, so that memory never holds two copies of all
                 held[place] = piece.alone()
             size = sum(piece.batch.nbytes for piece in held)
             if size > HELD_BYTES:

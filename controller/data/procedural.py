@@ -1,7 +1,7 @@
-"""Data sets that reasoning-gym makes as they are read: `reasoning_gym:NAME?size=1000&seed=0`.
+"""Data sets that reasoning-gym generates while they are read: `reasoning_gym:NAME?size=1000&seed=0`.
 
-Invariant: an item depends on the name, the options and its number alone: a run that goes on reads the same.
-"""
+Invariant: an item depends on the name, the options and its number alone, so that a resumed run reads the
+same."""
 
 from typing import Any
 from urllib.parse import parse_qsl
@@ -12,12 +12,12 @@ from controller.data.typed_options import typed
 from protocol.errors import ConfigError
 
 PREFIX = "reasoning_gym:"
-LOOKED_AT = 16  # rows that a fingerprint is made of: some sets take a second for one
+LOOKED_AT = 16  # rows of a fingerprint: some sets take a second for each
 EXTRA = "reasoning-gym"
 
 
 class Procedural(Rows):
-    """Items of one set; the prompt is the item's question, and the item is there as `entry`."""
+    """Items of one set; the prompt is the item's question, and the whole item is in the column `entry`."""
 
     def __init__(self, dataset: Any, name: str) -> None:
         self._dataset, self._name = dataset, name
@@ -26,18 +26,18 @@ class Procedural(Rows):
         return len(self._dataset)
 
     def row(self, index: int) -> Found:
-        """The row, and its place in words."""
+        """The place of the row in words, and the row."""
         item = self._dataset[index]
         row = {"prompt": item["question"], "answer": item["answer"], "entry": item}
         return f"reasoning_gym:{self._name}, item {index}", row
 
     def fingerprint(self) -> fingerprints.Fingerprint:
-        """Of evenly spaced rows."""
+        """The fingerprint, from evenly spaced rows."""
         return fingerprints.of_rows(lambda place: self.row(place)[1], len(self), looked_at=LOOKED_AT)
 
 
 def open_procedural(path: str) -> Procedural:
-    """The set that a path names. Raises: ConfigError that says which sets or options there are."""
+    """The set that a path names. Raises: ConfigError with the sets or options that exist."""
     name, _, query = path.removeprefix(PREFIX).partition("?")
     try:
         from reasoning_gym.factory import DATASETS, create_dataset  # an extra

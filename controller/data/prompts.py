@@ -1,9 +1,9 @@
 """Reads the rows of one source: a file, a dataset, a function of the user's, or any iterable.
 
-Invariants: the same configuration gives the same rows in the same order; a row that cannot be used is
-refused with its place: one that is empty, or no text (half of a character), is left out and the others go
-on, any other ends the run; no source is held in memory as a whole; nothing here knows of the event loop:
-`read` may block and is called from a thread.
+Invariants: the same configuration gives the same rows in the same order; an unusable row is reported with its
+place: a row that is empty or cannot be carried (half of a character, nan) is left out, any other ends the
+run; no source is held in memory as a whole; this module does not know the event loop: `read` may block and is
+called from a thread.
 """
 
 import traceback
@@ -18,21 +18,21 @@ from controller.data.tables import Table
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 
-MAX_UNUSABLE = 1000  # rows in a row that are left out; then the source is none
-TOLD = 10  # of them; then the 100th, the 1,000th...
-LOOKED_THROUGH = 1_000_000  # rows of an iterable in a row that a filter leaves out; then it is refused
+MAX_UNUSABLE = 1000  # rows in a row that may be left out; then the run ends
+TOLD = 10  # of the rows left out are warned of; then the 100th, the 1,000th...
+LOOKED_THROUGH = 1_000_000  # rows in a row of an iterable that filters may leave out; then it is refused
 
 
 class Cursor(NamedTuple):
-    """Where a source stands: what it has given, and the next row in its files."""
+    """Position of a source: the number of rows that it has given, and the next row of its table."""
 
-    given: int = 0
+    given: int = 0  # rows
     done: int = 0  # passes
     position: int = 0  # in the pass
 
 
 class PromptSource:
-    """The rows of one source, one after the other, pass after pass."""
+    """Reads the rows of one source, pass after pass."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class PromptSource:
         most: int | None = None,
         on_refused: Callable[[str], object] | None = None,
     ) -> None:
-        """Find the source; `iterable` takes the place of `data.path`.
+        """Open the source; `iterable` takes the place of `data.path`.
 
-        Of a text file, only the first `most` rows are indexed: that a filter leaves none of them is no error.
-        `name` goes with each row as its `source`.
-        `on_refused(text)` hears, in the thread that reads, of a row that is left out; without it such a row
-        is an error. Raises: ConfigError if there is no source.
+        `most`: index only the first rows of a text file; it is then no error if filters leave none of them.
+        `name`: the column `source` of each row.
+        `on_refused(text)` is called, in the thread that reads, for a row that is left out; without it such a
+        row is an error. Raises: ConfigError if there is no source.
         """
         self.is_end = False
-        """No more rows will come. Known once `read` has returned fewer rows than asked for."""
+        """Whether no more rows will come; known once `read` has returned fewer rows than asked for."""
         self._on_refused = on_refused
         self._refused: set[str] = set()
-        self._unusable = 0  # rows that were left out since the last that was not
+        self._unusable = 0  # rows in a row that were left out
         self._data = config.data
         self._seed = config.run.seed
         self._shape = RowShape(
@@ -62,8 +62,8 @@ class PromptSource:
             is_for_agent=config.agent.is_on,
         )  # fmt: skip
         self._table: Table | None = None
-        self._is_beginning = most is not None  # of the data, and there may be more
-        self._given = self._unfiltered = self._filtered = 0  # rows that were read so far; the last in a row
+        self._is_beginning = most is not None  # only the first rows are indexed
+        self._given = self._unfiltered = self._filtered = 0  # rows so far; the last: in a row
         self._pass = self._position = 0  # of the next row of a table
         if iterable is not None:
             self._rows = self._follow_iterable(iterable)
@@ -97,16 +97,16 @@ class PromptSource:
 
     @property
     def fingerprint(self) -> Fingerprint | None:
-        """What tells the source from one that was changed; None if it is no table. Raises: OSError."""
+        """The fingerprint of the source; None if it is no table. Raises: OSError."""
         return None if self._table is None else self._table.fingerprint()
 
     @property
     def cursor(self) -> Cursor | None:
-        """Where the source stands, for `seek`; None if it is no table."""
+        """The position of the source, for `seek`; None if it is no table."""
         return None if self._table is None else Cursor(self._given, self._pass, self._position)
 
     def seek(self, cursor: Cursor) -> None:
-        """Go on where a source of the same table and configuration stood, without reading what is before."""
+        """Go on from the position of an equal source, without reading the rows before."""
         assert self._table is not None
         self._given, self._pass, self._position = cursor
         self._rows = self._follow_table(self._table)
@@ -139,7 +139,7 @@ class PromptSource:
             done += 1
 
     def _follow_table(self, table: Table) -> Iterator[tuple[str, object]]:
-        """From the position on; a pass from its beginning that gives no row is the last."""
+        """Rows from the current position on. Raises: ConfigError after a whole pass that gave no row."""
         for number in self._passes(self._pass):
             self._pass = number
             is_whole, before = not self._position, self._unfiltered
@@ -152,7 +152,7 @@ class PromptSource:
                 raise self._left_nothing(len(table))
 
     def _count_filtered(self) -> None:
-        """Of a source that may never end, as a whole pass without a row is for a table."""
+        """Count a filtered row of a source that may never end. Raises: ConfigError after too many."""
         self._filtered += 1
         if self._filtered > LOOKED_THROUGH:
             raise self._left_nothing(self._filtered)
@@ -164,7 +164,7 @@ class PromptSource:
         )
 
     def _follow_iterable(self, iterable: Iterable[object]) -> Iterator[tuple[str, object]]:
-        """Rows of an iterable: an iterator once, a list as often as data.epochs says."""
+        """Rows of an iterable: an iterator is read once, a list `data.epochs` times."""
         number = 0
         for _ in self._passes():
             before = number
@@ -175,7 +175,7 @@ class PromptSource:
                 return
 
     def _follow_function(self, make: Callable[..., Iterable[object]]) -> Iterator[tuple[str, object]]:
-        """Each pass calls the function again, with `seed` = run.seed + pass."""
+        """Rows of a function, which each pass calls again with `seed` = run.seed + pass."""
         number = 0
         for epoch in self._passes():
             before = number
@@ -193,7 +193,7 @@ class PromptSource:
 
 
 def _in_words(iterable: Iterable[object]) -> Iterator[object]:
-    """The same rows; what the user's code raises on the way becomes a ConfigError with its traceback."""
+    """The same rows; an error of the user's code becomes a ConfigError with its traceback."""
     try:
         yield from iterable
     except (Exception, SystemExit) as error:  # whatever the user's code raises

@@ -1,8 +1,7 @@
-"""What a row has to be, and how it becomes what the workers get.
+"""Checks rows of data and turns them into the JSON that workers get.
 
-Invariants: a row comes out as JSON in UTF-8, or is left out by a filter, or is refused with its place; equal
-rows come out equal.
-"""
+Invariants: a row becomes JSON in UTF-8, or a filter leaves it out, or it is refused with its place; equal
+rows give equal JSON."""
 
 import json
 import re
@@ -24,11 +23,11 @@ NAME_THE_ANSWER = "Name the column that holds it: `data.columns: {response: answ
 
 
 class UnusableRow(ConfigError):
-    """A row has an empty prompt or response, or what nothing of ours can carry: half a character, a nan."""
+    """A row with an empty prompt or response, or a value that JSON in UTF-8 lacks (half a character, nan)."""
 
 
 class RowShape:
-    """Makes rows of one source into what the workers get."""
+    """Turns rows of one source into the JSON that workers get."""
 
     def __init__(
         self,
@@ -38,10 +37,10 @@ class RowShape:
         is_supervised: bool = False,
         is_for_agent: bool = False,
     ) -> None:
-        """`source` is put into the column of this name.
+        """`source`: written into the column of this name, unless empty.
 
-        `is_supervised`: a row has a `response` too; `is_for_agent`: it needs no `prompt`, since an agent
-        makes its own of any row.
+        `is_supervised`: a row has a `response` too; `is_for_agent`: a row needs no `prompt`, since an agent
+        makes its own from any row.
         """
         self._settings = settings
         self._is_for_agent = is_for_agent
@@ -142,7 +141,7 @@ def _column(place: str, row: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def inside(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """The value of a column in a tuple, and () if there is none; a dot in its name goes into a mapping."""
+    """The value of a column in a tuple, or () if there is none; a dot in its name leads into a mapping."""
     if name in row:
         return (row[name],)
     outer, dot, inner = name.partition(".")
@@ -187,7 +186,7 @@ def _is_json(value: object) -> bool:
 
 
 def _plain(value: object) -> object:
-    """What Parquet has and JSON has not."""
+    """JSON for types that Parquet has and JSON lacks. Raises: TypeError for any other type."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
@@ -196,7 +195,7 @@ def _plain(value: object) -> object:
 
 
 def no_text(row: Mapping[str, object]) -> str | None:
-    """What is wrong with a row that holds half of a character; None if it holds none."""
+    """What is wrong with a row that holds half of a character; None if all its texts are whole."""
     for name, value in row.items():
         if found := SURROGATE.search(json.dumps([name, value], ensure_ascii=False, default=str)):
             return (
@@ -227,9 +226,9 @@ def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_answer(place: str, talk: list[Any]) -> str | dict[str, Any]:
-    """What a conversation ends with: its text, or the message if it has more, such as `reasoning_content`.
+    """The last answer of a conversation: its text, or the message if it has more, as `reasoning_content`.
 
-    What is null or an empty list there is left out, as Parquet writes it for keys that a message has not.
+    Null and empty values are left out, as Parquet writes them for keys that a message lacks.
     """
     if len(talk) < 2 or talk[-1]["role"] != "assistant":
         roles = ", ".join(message["role"] for message in talk)

@@ -1,4 +1,4 @@
-"""Saved data sets and those of the Hugging Face Hub, memory-mapped by the package `datasets`."""
+"""Saved data sets and data sets of the Hugging Face Hub, memory-mapped by the package `datasets`."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from protocol.errors import ConfigError
 
 
 class SavedDataset(Rows):
-    """A `datasets.Dataset`."""
+    """A `datasets.Dataset` as a table."""
 
     def __init__(self, dataset: Any, path: str) -> None:
         self._dataset, self._path = dataset, path
@@ -19,16 +19,16 @@ class SavedDataset(Rows):
         return len(self._dataset)
 
     def row(self, index: int) -> Found:
-        """The row, and its place in words."""
+        """The place of the row in words, and the row."""
         return f"{self._path}, row {index}", self._dataset[index]
 
     def fingerprint(self) -> fingerprints.Fingerprint:
-        """Of evenly spaced rows."""
+        """The fingerprint, from evenly spaced rows."""
         return fingerprints.of_rows(self._dataset.__getitem__, len(self))
 
 
 def splits_of(path: str) -> list[str]:
-    """The names of at least one data set, of a folder that has a `dataset_dict.json`. Raises: ConfigError."""
+    """Names of the splits, at least one, of a folder with a `dataset_dict.json`. Raises: ConfigError."""
     parts = Path(path) / "dataset_dict.json"
     try:
         if splits := [str(name) for name in json.loads(parts.read_text())["splits"]]:
@@ -42,7 +42,7 @@ def splits_of(path: str) -> list[str]:
 
 
 def open_saved(path: str, split: str) -> SavedDataset:
-    """What `save_to_disk` wrote into a folder. Raises: ConfigError."""
+    """The data set that `save_to_disk` wrote into a folder. Raises: ConfigError."""
     datasets = _package(f"data.path {path!r} is a folder, and reading a saved dataset")
     parts = Path(path) / "dataset_dict.json"
     if parts.exists():

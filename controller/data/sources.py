@@ -1,7 +1,7 @@
-"""All sources of a run: read by number, told from what they were, and taken up where they stood.
+"""All sources of a run: reads them by number, checks that they are unchanged, and resumes their positions.
 
-Invariants: what each source gives depends on how often it was asked, not on the others; data that is not what
-the run began with is refused before a row of it is read.
+Invariants: the rows of a source depend on how many were read from it, not on other sources; data that differs
+from the data at the beginning of the run is refused before a row is read.
 """
 
 import json
@@ -22,7 +22,7 @@ BEGIN_ANEW = (
 
 
 class Sources:
-    """The sources that a configuration names, in its order; or an iterable in their place."""
+    """The sources of a configuration, in its order; or an iterable in their place."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Sources:
         known: str | None = None,
         on_refused: Callable[[str], object] | None = None,
     ) -> None:
-        """Open all. `known`: `fingerprints` of the run that is gone on with.
+        """Open all sources. `known`: `fingerprints` from the beginning of a resumed run.
 
         Raises: ConfigError that names the source and what is wrong with it, or how it has changed.
         """
@@ -59,22 +59,23 @@ class Sources:
             self._sources.append(source)
             found.append(now)
         self.fingerprints = json.dumps(found)
-        """What tells all from sources that were changed, for `known`."""
+        """Fingerprints of all sources, in JSON, for `known`."""
 
     @property
     def is_end(self) -> bool:
-        """No more rows will come from any."""
+        """Whether no source will give more rows."""
         return all(source.is_end for source in self._sources)
 
     @property
     def cursors(self) -> str:
-        """Where all stand, for `take_up`."""
+        """Positions of all sources, in JSON, for `take_up`."""
         return json.dumps([source.cursor for source in self._sources])
 
     def read(self, count: int, wanted: Sequence[int] = ()) -> tuple[list[bytes], tuple[int, ...]]:
         """The next `count` rows, fewer where a source ends, and the source of each.
 
-        `wanted`: the sources, in this order. What is returned of them is () if there is only one.
+        `wanted`: the source of each row, in this order; () reads from the first source and returns () for
+        them.
 
         Raises: ConfigError that names the row and what is wrong with it.
         """
@@ -87,10 +88,10 @@ class Sources:
     def take_up(
         self, read: Sequence[int], known: Mapping[tuple[int, int], bytes], cursors: str | None
     ) -> None:
-        """Go on behind the first `read` rows of each source, from where `cursors` stand if that is possible.
+        """Go on behind the first `read` rows of each source, from the positions `cursors` where possible.
 
         `known`: rows that the run still needs, by source and number in it. Raises: ConfigError if a source
-        gives others than it gave, or fewer.
+        gives other rows than before, or fewer.
         """
         places: list[Any] = json.loads(cursors) if cursors else []
         for number, source in enumerate(self._sources):
@@ -117,11 +118,11 @@ class Sources:
 
 
 def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes], *, begin: int = 0) -> None:
-    """Read past the first `count` prompts, of which `begin` are behind already.
+    """Read past the first `count` prompts, of which `begin` were read already.
 
     `known`: rows that the run still needs, by number.
 
-    Raises: ConfigError if the source gives others than it gave, or fewer.
+    Raises: ConfigError if the source gives other rows than before, or fewer.
     """
     number = begin
     while number < count:

@@ -1,4 +1,4 @@
-"""What every source with random access promises, and the order of a pass over it.
+"""Tables: sources with random access to their rows, and the order of a pass over them.
 
 Invariants: equal files, seed and position give equal rows; no table is held in memory as a whole.
 """
@@ -11,12 +11,12 @@ import numpy as np
 
 from controller.data.fingerprints import Fingerprint
 
-Found = tuple[str, object]  # place in words, and the row
+Found = tuple[str, object]  # place of the row in words, and the row
 Seed = Sequence[int] | None  # None: rows come in the order of the file
 
 
 class Table(Protocol):
-    """Rows that can be walked over again and again, from any position."""
+    """Rows that can be read repeatedly, from any position."""
 
     def __len__(self) -> int: ...
 
@@ -28,19 +28,19 @@ class Table(Protocol):
         ...
 
     def fingerprint(self) -> Fingerprint:
-        """What tells this table from one that was changed, as plain values."""
+        """Values by which a changed table is recognized, as plain JSON."""
         ...
 
 
 class Rows(ABC):
-    """A table whose rows are equally near: a pass is one permutation of all of them."""
+    """A table with fast access to any row: a shuffled pass is one permutation of all rows."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def row(self, index: int) -> Found:
-        """The row, and its place in words."""
+        """The place of the row in words, and the row."""
 
     def walk(self, start: int, seed: Seed) -> Iterator[Found]:
         """As `Table.walk`."""
@@ -53,7 +53,7 @@ class Rows(ABC):
 
 
 class Joined(Rows):
-    """Several tables of equally near rows as one, in their order."""
+    """Several tables with fast access to rows, joined in their order."""
 
     def __init__(self, parts: Sequence[Rows], fingerprint: Callable[[], Fingerprint]) -> None:
         self._parts, self.fingerprint = parts, fingerprint

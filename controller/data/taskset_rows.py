@@ -1,6 +1,6 @@
 """Tasks of a taskset of verifiers as rows: `verifiers:TASKSET?take=1000&FIELD=VALUE`.
 
-Invariant: a row holds all data of its task in the column `task`, and its prompt in words, where it has one.
+Invariant: a row holds all data of its task in the column `task`, and in `prompt` the task's prompt, if any.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ PREFIX = "verifiers:"
 
 
 class TasksetRows(Rows):
-    """The tasks of one taskset, all of them held."""
+    """The tasks of one taskset, all held in memory."""
 
     def __init__(self, name: str, tasks: Sequence[dict[str, Any]]) -> None:
         self._name, self._tasks = name, tasks
@@ -27,13 +27,13 @@ class TasksetRows(Rows):
         return len(self._tasks)
 
     def row(self, index: int) -> Found:
-        """The row, and its place in words."""
+        """The place of the row in words, and the row."""
         task = self._tasks[index]
         prompt = {"prompt": task["prompt"]} if task.get("prompt") else {}
         return f"verifiers:{self._name}, task {index}", {**prompt, "task": task}
 
     def fingerprint(self) -> fingerprints.Fingerprint:
-        """Of evenly spaced rows."""
+        """The fingerprint, from evenly spaced rows."""
         return fingerprints.of_rows(lambda place: self.row(place)[1], len(self))
 
 

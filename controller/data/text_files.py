@@ -1,7 +1,7 @@
 """JSONL, CSV and TSV files with random access to their rows.
 
-Invariants: the index holds one place in STRIDE rows, so that 10 million rows cost 2.5 MB; a file stays open,
-so that a row needs no descriptor; a row that cannot be read is refused with its line.
+Invariants: the index holds the place of one row in STRIDE, so that 10 million rows take 2.5 MB; a file stays
+open, so that reading a row needs no new descriptor; an unreadable row is refused with its line.
 """
 
 import csv
@@ -26,7 +26,7 @@ MOST_FIELD_CHARS = 1 << 30
 
 
 class JsonLines(Rows):
-    """A JSONL file. Blank lines are no rows."""
+    """A JSONL file as a table. Blank lines are no rows."""
 
     def __init__(self, path: str, most: int | None = None) -> None:
         """Index the first `most` rows, all by default. Raises: ConfigError."""
@@ -38,13 +38,13 @@ class JsonLines(Rows):
             self._index(most)
         except OSError as error:
             raise _unreadable(path, error) from error
-        self._next = (-1, 0, 0)  # the row that would follow the last one that was read: index, offset, line
+        self._next = (-1, 0, 0)  # the row behind the one read last: index, offset, line
 
     def __len__(self) -> int:
         return self._count
 
     def row(self, index: int) -> Found:
-        """The row, and its place in words."""
+        """The place of the row in words, and the row."""
         line, number = self._line(index)
         place = f"{self._path}, line {number}"
         try:
@@ -55,7 +55,7 @@ class JsonLines(Rows):
             ) from error
 
     def fingerprint(self) -> fingerprints.Fingerprint:
-        """Of its content."""
+        """The fingerprint of the file."""
         return fingerprints.of_files([self._path], self._count)
 
     def _line(self, index: int) -> tuple[bytes, int]:
@@ -77,7 +77,7 @@ class JsonLines(Rows):
         )
 
     def _index(self, most: int | None) -> None:
-        """Find the lines that are rows, a block at a time."""
+        """Find the lines that are rows, block by block."""
         rest, offset, number = b"", 0, 0
         chunk = CHUNK_BYTES if most is None else CHUNK_BYTES >> 4
         while most is None or self._count < most:
@@ -109,11 +109,11 @@ class JsonLines(Rows):
 
 
 class SeparatedValues(Rows):
-    """A CSV or TSV file whose first line names the columns. All values are text."""
+    """A CSV or TSV file as a table: its first line names the columns, and all values are text."""
 
     def __init__(self, path: str, most: int | None = None) -> None:
         """Index the first `most` rows, all by default. Raises: ConfigError."""
-        csv.field_size_limit(MOST_FIELD_CHARS)  # of the process; prompts are longer than its default
+        csv.field_size_limit(MOST_FIELD_CHARS)  # for the whole process; prompts are longer than the default
         self._path, self._count = path, 0
         self._places, self._numbers = array("Q"), array("Q")
         self._delimiter = "\t" if Path(path).suffix == ".tsv" else ","
@@ -135,7 +135,7 @@ class SeparatedValues(Rows):
         return self._count
 
     def row(self, index: int) -> Found:
-        """The row, and its place in words."""
+        """The place of the row in words, and the row."""
         at, number = index % STRIDE, self._numbers[index // STRIDE]
         for skipped, (values, _, line) in enumerate(self._records(self._places[index // STRIDE], number)):
             if skipped == at:
@@ -153,13 +153,13 @@ class SeparatedValues(Rows):
         )
 
     def fingerprint(self) -> fingerprints.Fingerprint:
-        """Of its content."""
+        """The fingerprint of the file."""
         return fingerprints.of_files([self._path], self._count)
 
     def _records(self, offset: int, number: int) -> Iterator[tuple[list[str], int, int]]:
-        """Records from a place in the file on: values, and the place and the lines behind them.
+        """Records from a place in the file on: values, the place behind them, and the lines up to there.
 
-        `number`: lines before that place.
+        `number`: lines before the first place.
         """
         lines = 0
         self._file.seek(offset)
@@ -200,7 +200,7 @@ def _check_names(path: str, names: list[str]) -> None:
 
 
 def _opened(owner: object, path: str) -> BufferedReader:
-    """The file, closed with its owner. Raises: ConfigError."""
+    """The open file, which is closed with its owner. Raises: ConfigError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""Options behind the question mark of a path of data."""
+"""Values of options behind the question mark of a `data.path`."""
 
 import json
 from typing import Any
 
 
 def typed(text: str) -> Any:
-    """What an option says: JSON if it is, else text."""
+    """The value of an option: parsed as JSON if possible, else the text."""
     try:
         return json.loads(text)
     except ValueError:
