@@ -1,1 +1,1 @@
-"""What `launch.py check` finds before anything starts."""
+"""Checks of a run before it starts, for `launch.py check`."""

@@ -1,7 +1,6 @@
-"""Whether the model's chat template lets an agent's conversation go on from its own tokens.
+"""Checks whether the chat template lets an agent's conversation go on from the tokens that it has.
 
-Invariant: no tokenizer is loaded in this process; the agent worker's own probes try it, in a process of their
-own.
+Invariant: no tokenizer is loaded in this process; the agent worker's own probe loads it, in another process.
 """
 
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from protocol.errors import Unanswered
 
 KEY = "agent.history"
 LIMIT_S = 120.0  # to import transformers and load a tokenizer
-OWN = "agent.renderer: "  # what is wrong with a renderer of the user's
+OWN = "agent.renderer: "  # begins a problem of the user's own renderer
 REFUSED = "the template refuses it"
 NO_TEMPLATE = (
     "has no chat template, so `policy.chat` and clients of the door cannot be answered; `policy.generate` "
@@ -33,7 +32,7 @@ KV = (
 
 
 def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
-    """On the conversations of an agent. `directory`: of the model; one that is not made yet says nothing."""
+    """Remarks on the chat template of an agent's model in `directory`; none before the model is made."""
     agent = config.agent
     if not agent.is_on or agent.renderer == "plain" or not (directory / "config.json").is_file():
         return

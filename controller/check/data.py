@@ -1,7 +1,7 @@
-"""What can be known of the data before anything starts, and its first rows, for other checks to look at.
+"""Checks the data before a run starts, and reads its first rows for other checks.
 
-Invariants: files are only read, and no further than their first rows unless `data.epochs` is to be compared
-with `run.steps`; nothing of the user's is imported.
+Invariants: files are only read, and no further than their first rows, except to compare `data.epochs` with
+`run.steps`, or to find a usable row if the first ones have none; the user's code is not imported.
 """
 
 import json
@@ -23,7 +23,7 @@ from controller.data.saved import splits_of
 from controller.data.tables import Found
 from protocol.errors import ConfigError
 
-FIRST_ROWS = 256  # as many that are refused in a row end a run
+FIRST_ROWS = 256  # rows that are read of each source
 OF_A_RUN = "a run that goes on needs the data that it began with"
 BEGINNINGS = {
     b"ARROW1": ("Arrow", "datasets.Dataset.from_file({path!r}).to_json({to!r})"),
@@ -42,22 +42,22 @@ Remark = tuple[Level, str, str]  # key, text
 
 @dataclass(slots=True)
 class Sample:
-    """What was found of one source of prompts."""
+    """Remarks on one source of prompts, and its first rows."""
 
     section: str  # data, data.sources.N, or evaluation.data.NAME
     path: str
     columns: dict[str, str]
     remarks: list[Remark] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)  # the first, as workers get them
+    rows: list[dict[str, Any]] = field(default_factory=list)  # the first rows, as workers get them
 
     @property
     def is_trained(self) -> bool:
-        """Whether its prompts are for training, and not held out."""
+        """Whether the source is for training, and not held out."""
         return self.section.partition(".")[0] == "data"
 
 
 def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
-    """Every source of prompts that the run reads.
+    """A sample of every source of prompts that the run reads.
 
     `is_thorough`: also open saved datasets and those of the Hub, which takes seconds.
     """
@@ -66,7 +66,7 @@ def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
     for name, one in evaluation.data.items() if evaluation.every_steps else ():
         rows = {key: getattr(one, key) for key in RowSettings.model_fields}
         data = DataSettings().model_copy(update=rows)
-        most = min(one.max_prompts or FIRST_ROWS, FIRST_ROWS)  # rows behind that are nobody's
+        most = min(one.max_prompts or FIRST_ROWS, FIRST_ROWS)  # rows behind these are not used
         sample = _look_at(config, f"evaluation.data.{name}", data, most=most, is_thorough=is_thorough)
         sample.remarks += _source_problems(name, one, sample.rows)
         found.append(sample)
@@ -82,9 +82,9 @@ def _source_problems(name: str, one: HeldOutSettings, rows: Sequence[Mapping[str
 
 
 def epoch_remarks(config: Config, samples: Sequence[Sample]) -> Iterator[Remark]:
-    """How many steps the data is enough for, where that is not `run.steps`; counts all rows.
+    """Remarks on the number of steps that the data lasts for, if it is not `run.steps`; counts all rows.
 
-    Silent where passes have no end, a source cannot be counted, or something is wrong with one.
+    None if passes are not limited, a source cannot be counted, or a source has an error.
     """
     data, batch, steps = config.data, config.trainer.batch_groups, config.run.steps
     if not data.epochs or any(level == "error" for sample in samples for level, *_ in sample.remarks):
@@ -95,7 +95,7 @@ def epoch_remarks(config: Config, samples: Sequence[Sample]) -> Iterator[Remark]
             return
         try:
             rows += len(open_table(source))
-        except ConfigError as error:  # of a line that the first rows do not reach
+        except ConfigError as error:  # in a line behind the first rows
             yield "error", f"{section}.path", str(error)
             return
     most = rows * data.epochs // batch
@@ -110,7 +110,7 @@ def epoch_remarks(config: Config, samples: Sequence[Sample]) -> Iterator[Remark]
 
 
 def kind_of(path: str) -> Format:
-    """How a path is read; "nothing" where it cannot be."""
+    """The format of a path; "nothing" if it cannot be read."""
     try:
         return format_of(path)[0] if path else "nothing"
     except OSError:
@@ -118,7 +118,7 @@ def kind_of(path: str) -> Format:
 
 
 def package_for(path: str) -> str | None:
-    """The package beside the base that reads what lies at a path; None if none is needed."""
+    """The optional package that reads a path; None if none is needed."""
     kind = kind_of(path)
     if kind == "saved" and not any((Path(path) / name).is_file() for name in SAVED):
         return None
@@ -132,7 +132,7 @@ def _look_at(
     is_supervised = config.trainer.is_supervised and sample.is_trained
     try:
         kind, files = format_of(data.path) if data.path else ("nothing", [])
-    except OSError as error:  # a pipe, or what is not this user's
+    except OSError as error:  # a pipe, or no permission
         text = f"{data.path} cannot be read: {error.strerror}."
         sample.remarks.append(("error", f"{section}.path", text))
         return sample
@@ -160,10 +160,10 @@ def _look_at(
 def _read_first_rows(
     config: Config, data: DataSettings, sample: Sample, *, most: int, is_supervised: bool
 ) -> None:
-    """Raises: ConfigError that names a row; of rows for training, those that a run leaves out are noted.
+    """Read the first rows into the sample; rows for training that a run leaves out become notes.
 
-    Where none of the first rows is left, by `where` or because none can be used, all are read as the run
-    reads them, until there are enough.
+    If none of the first rows is usable, or none passes `where`, all rows are read in the order of the run
+    until there are enough. Raises: ConfigError that names a row.
     """
     trainer = config.trainer if is_supervised else config.trainer.model_copy(update={"algorithm": "grpo"})
 
@@ -198,7 +198,7 @@ def _missing_package(path: str) -> str | None:
 
 
 def _path_problem(name: str, kind: Format, files: list[str], *, split: str) -> str | None:
-    """Why nothing can be read there."""
+    """Why a path cannot be read; None if it can."""
     if not name:
         return f"is empty; expected {EXPECTED}."
     if kind == "saved":
@@ -244,7 +244,7 @@ def _folder_problem(path: Path, split: str = "") -> str | None:
 
 
 def _format_problem(path: Path) -> str | None:
-    """What the file is, if it is one of those that people have and that are not read."""
+    """What is wrong with a file of a common format that is not read; None if it is none."""
     with path.open("rb") as file:
         begin = file.read(4096)
     to = f"{path.with_suffix('')}.jsonl"

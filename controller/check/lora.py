@@ -1,6 +1,6 @@
-"""What can be known of a LoRA run before anything starts, from the names of the model's weights.
+"""Checks a LoRA run before it starts, by the names and shapes of the model's weights.
 
-Invariant: pure reading of headers; no weight is loaded and peft is not imported.
+Invariant: no weight is loaded, and peft is not imported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,15 +11,15 @@ from controller.config.models import Config
 from protocol.model_shape import EXPERT_WEIGHT
 
 Shapes = Mapping[str, tuple[int, ...]]
-EMBEDDINGS = ("embed", "wte", "wpe")  # parts of names of matrices that no linear layer multiplies with
+EMBEDDINGS = ("embed", "wte", "wpe")  # parts of names of matrices that are in no linear layer
 OUTPUTS = ("lm_head", "embed_out", "output")  # the last part of an output layer's name
 
 
 def adapter_problems(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Iterator[tuple[str, str]]:
-    """What is wrong with a run with `trainer.lora`: (field, text) of each problem.
+    """(field, text) of each problem of a run with `trainer.lora`.
 
-    `shape` is the model's config.json and `weights` the shapes of its tensors by name, both {} if it is not
-    made yet.
+    `shape` is the model's config.json and `weights` the shapes of its tensors by name; both are {} before the
+    model is made.
     """
     lora = config.trainer.lora
     if not lora.rank:
@@ -52,7 +52,7 @@ def adapter_problems(config: Config, shape: Mapping[str, Any], weights: Shapes) 
 
 
 def adapter_parameters(config: Config, weights: Shapes) -> int:
-    """Numbers that are trained; 0 without an adapter."""
+    """Number of the adapter's parameters; 0 without an adapter."""
     lora, layers = config.trainer.lora, _layers(weights)
     return lora.rank * sum(
         sum(shape)

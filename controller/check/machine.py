@@ -1,7 +1,7 @@
-"""What can be known of a machine before a run is configured: each reading with what to do about it.
+"""Checks of this machine for `launch.py doctor`: readings, each with a remedy if there is a problem.
 
-Invariants: nothing is installed, and nothing stays behind; what may crash or hang (drivers, sandboxes) runs
-in a process of its own under a limit; a reading that cannot be made says so.
+Invariants: nothing is installed, and no file stays behind; tests that may crash or hang (drivers, sandboxes)
+run in another process under a time limit; a reading that fails says so.
 """
 
 import json
@@ -24,12 +24,13 @@ from install.vllm_environment import VLLM_ENVIRONMENT, vllm_extras
 from protocol.segments import SHARED_MEMORY
 from protocol.wire.descriptors import limit
 
-LIMIT_S = 120.0  # of the process that tries devices and sandbox: importing torch from a slow disk takes tens
+LIMIT_S = 120.0  # for the process that tries devices and sandbox: import of torch from a slow disk takes tens
 LEAST_MEMORY_GB = 4.0  # controller, trainer, one instance and one reward worker of examples/quickstart.yaml
 LEAST_SHARED_GB = 1.0
 LEAST_DISK_GB = 5.0
 SHARED_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p", "gpfs", "beegfs"}
-"""On which SQLite's locks or its shared memory are not to be relied on (sqlite.org/wal.html, section 1)."""
+"""File systems on which SQLite's locks or its shared memory are unreliable (sqlite.org/wal.html, section
+1)."""
 CGROUP = Path("/sys/fs/cgroup")
 MOUNTS = Path("/proc/self/mounts")
 VERSIONED = ("torch", "transformers", "safetensors", "pyzmq", "msgspec", "numpy", "pydantic")
@@ -40,7 +41,7 @@ class Reading:
     """One fact of the machine."""
 
     level: Literal["ok", "note", "error"]
-    """`error`: no run of any size can start; `note`: some cannot, or run badly."""
+    """`error`: no run of any size can start; `note`: some runs cannot start, or run badly."""
     part: str
     text: str
 
@@ -49,7 +50,7 @@ Readings = Iterator[Reading]
 
 
 def readings(folder: Path) -> Readings:
-    """Everything that is known of this machine, part by part; `folder`: where runs will lie."""
+    """All readings of this machine, part by part; `folder`: the folder of future runs."""
     parts: tuple[Callable[[], Readings], ...] = (
         _python, _packages, _devices_and_sandbox, _cores, _memory, _shared_memory,
         lambda: _disk(folder), _descriptors, _network, _vllm,
@@ -78,11 +79,11 @@ def _packages() -> Readings:
 
 
 def _without(packages: str) -> Reading:
-    """What a run needs and this environment has not: the first run installs it, if it may."""
+    """A reading on packages that this environment lacks, and how they are installed."""
     remedy = install.by_hand(("workers",))
     if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
         return Reading("error", "packages", f"{packages} cannot be imported. Install: {remedy}")
-    if install.is_complete(install.ENVIRONMENT, ("workers",)):  # once: something was taken out of it
+    if install.is_complete(install.ENVIRONMENT, ("workers",)):  # once: a package was removed
         text = f"{packages} cannot be imported. Delete {install.ENVIRONMENT}, and start again."
         return Reading("error", "packages", text)
     text = f"not installed yet: {packages}. The first run does it, or by hand: {remedy}. Then ask again."
@@ -113,7 +114,7 @@ def _devices_and_sandbox() -> Readings:
 
 
 def _ask_a_worker() -> tuple[dict[str, Any] | None, str]:
-    """What `workers.host.machine` finds in a process of its own; or None, and why it told nothing."""
+    """The answer of `workers.host.machine`, run as another process; or None, and why it failed."""
     command = [sys.executable, "-m", "workers.host.machine"]
     try:
         done = subprocess.run(command, cwd=install.ROOT, capture_output=True, text=True, timeout=LIMIT_S)
@@ -232,7 +233,7 @@ def _disk(folder: Path) -> Readings:
 
 
 def _file_system(folder: Path) -> str:
-    """The kind of the file system that the folder is on; "unknown" where the mounts cannot be read."""
+    """The type of the folder's file system; "unknown" if the mounts cannot be read."""
     try:
         mounts = [line.split()[1:3] for line in MOUNTS.read_text().splitlines()]
     except (OSError, ValueError):
@@ -242,7 +243,7 @@ def _file_system(folder: Path) -> str:
 
 
 def _try_journal(folder: Path) -> None:
-    """Write a journal as a run does, and take it away. Raises: OSError, sqlite3.Error."""
+    """Write a journal as a run does, and delete it. Raises: OSError, sqlite3.Error."""
     with tempfile.TemporaryDirectory(prefix=".staleflow-doctor-", dir=folder) as made:
         connection = sqlite3.connect(Path(made) / "run.db")
         try:
@@ -285,7 +286,7 @@ def _network() -> Readings:
 
 
 def _outward() -> str | None:
-    """The address from which this machine talks to others; nothing is sent."""
+    """The address from which this machine reaches others; None without a route. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # RFC 5737: an address for documents

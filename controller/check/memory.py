@@ -1,7 +1,7 @@
-"""What a run takes in memory, part by part, against what this machine has.
+"""Compares the memory that a run needs, part by part, with the memory of this machine.
 
-Invariant: upper bounds of what is kept; activations, which hang on the model and on
-`trainer.activation_checkpointing`, and what libraries take for themselves are left out.
+Invariant: the figures are upper bounds; activations, which depend on the model and on
+`trainer.activation_checkpointing`, and the memory of libraries are left out.
 """
 
 import os
@@ -31,10 +31,9 @@ MemoryFinding = tuple[Literal["error", "note"], str, str]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes by part.
+    """Bytes by part of one rollout instance and of one trainer rank.
 
-    Of one rollout instance, of one trainer rank, and of what a rank holds in host memory beside that while a
-    checkpoint is written.
+    `checkpoint`: further bytes of host memory that a rank holds while a checkpoint is written.
     """
 
     instance: Mapping[str, int]
@@ -43,7 +42,7 @@ class Memory:
 
 
 def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memory:
-    """What the parts of a run take; `shape` is the model's config.json, `weights` are shapes by name."""
+    """Memory of the parts of a run; `shape` is the model's config.json, `weights` are shapes by name."""
     trainer, rollout = config.trainer, config.rollout
     parameters = sum(map(prod, weights.values()))
     width, ranks = BYTES[config.model.dtype], trainer.ranks
@@ -70,7 +69,7 @@ def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memo
 
 
 def memory_findings(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Iterator[MemoryFinding]:
-    """Notes with the parts, and what does not fit into what is known of this machine."""
+    """Notes with the memory of each part; errors for parts that do not fit into this machine."""
     memory, rollout, trainer = memory_of(config, shape, weights), config.rollout, config.trainer
     local = rollout.instances * (not trainer.is_supervised)
     instances = local * sum(memory.instance.values())
@@ -103,7 +102,7 @@ def memory_findings(config: Config, shape: Mapping[str, Any], weights: Shapes) -
 
 
 def _trainer_finding(config: Config, memory: Memory, host_bytes: int) -> MemoryFinding:
-    """The parts of a rank; an error if they do not fit where it runs."""
+    """The memory of a rank; an error if it does not fit into its device or host."""
     need = sum(memory.rank.values())
     each = "each of the ranks" if config.trainer.ranks > 1 else "the trainer"
     text = (
@@ -124,7 +123,7 @@ def _trainer_finding(config: Config, memory: Memory, host_bytes: int) -> MemoryF
 
 
 def gpu_bytes() -> list[int]:
-    """Memory of each GPU of this machine; [] if there is none, or nobody tells."""
+    """Memory of each GPU of this machine; [] if there is none, or nvidia-smi does not answer."""
     tool = shutil.which("nvidia-smi")
     if tool is None or not Path("/dev/nvidia0").exists():
         return []
@@ -137,12 +136,12 @@ def gpu_bytes() -> list[int]:
 
 
 def in_words(count_bytes: int) -> str:
-    """Bytes for people."""
+    """A number of bytes as text, in GB or MB."""
     return f"{count_bytes / 1e9:.1f} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.1f} MB"
 
 
 def _parts(sizes: Mapping[str, int]) -> str:
-    """Sizes with their names; the last of them, which hangs on lengths, is an upper bound."""
+    """Sizes with their names as text; the last one, which depends on lengths, is an upper bound."""
     words = [f"{in_words(size)} {part}" for part, size in sizes.items()]
     return f"{', '.join(words[:-1])} and up to {words[-1]}"
 
@@ -150,7 +149,7 @@ def _parts(sizes: Mapping[str, int]) -> str:
 def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
     """KV cache of `rollout.max_running` responses of full length.
 
-    States of layers that have them in place of keys and values do not grow with the length, and are left out.
+    Layers with a state in place of keys and values are left out: it does not grow with the length.
     """
     text, rollout = text_shape(shape), config.rollout
     heads = text.get("num_key_value_heads") or text.get("num_attention_heads") or 0
@@ -163,12 +162,11 @@ def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
 
 
 def _passing_bytes(config: Config, weights: Shapes) -> int:
-    """What FSDP holds whole during a micro-batch.
+    """Bytes of weights and gradients that FSDP holds unsharded during a micro-batch.
 
-    Weights and gradients of a layer and of all that is in no layer; on several ranks the layer's weights as
-    they arrived, which gloo may hold a moment longer. On a GPU, where they travel while others are computed,
-    weights of the next layer and gradients of the one before, too.
-    """
+    These are the weights and gradients of one layer and of all tensors outside layers; on several ranks also
+    the layer's weights as received, which gloo may hold a moment longer. On a GPU, which overlaps transfer
+    and computation, also the weights of the next layer and the gradients of the one before."""
     layers: dict[str, int] = {}
     for name, shape in weights.items():
         number = LAYER.search(name)
@@ -183,7 +181,7 @@ def _passing_bytes(config: Config, weights: Shapes) -> int:
 
 
 def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:
-    """Of the largest micro-batch: the budget, or one response that is longer; at most one chunk of it."""
+    """Bytes of logits of the largest micro-batch (the budget, or a longer response), at most a chunk."""
     rollout = config.rollout
     tokens = max(config.trainer.max_tokens_per_microbatch, rollout.max_response_tokens)
     elements = min(tokens * (text_shape(shape).get("vocab_size") or 0), CHUNK_ELEMENTS)
@@ -191,7 +189,7 @@ def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:
 
 
 def _forward_width(config: Config) -> int:
-    """Bytes of a number in the forward pass."""
+    """Bytes of one number in the forward pass."""
     name = config.trainer.forward_dtype
     if name == "auto":
         name = config.model.dtype if _is_on_gpu(config.trainer.device) else "float32"

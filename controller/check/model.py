@@ -1,6 +1,6 @@
-"""What a model's architecture means for a run, from its config.json.
+"""Checks a run against the model's architecture, from its config.json.
 
-Invariant: pure; nothing is loaded.
+Invariant: pure; no file is read.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ CUTS = ("top_p", "top_k", "min_p", "min_tokens")
 
 
 def model_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
-    """What is wrong with a run of this model, or worth knowing.
+    """Errors and notes of a run with this model.
 
-    `shape` is its config.json, empty if it is not made yet.
+    `shape` is its config.json, empty before the model is made.
     """
     is_ours, engine = config.trainer.engine == "fsdp", ENGINES.get(config.rollout.engine)
     if (is_ours or (engine is not None and engine.has_context)) and (problem := _too_long(config, shape)):

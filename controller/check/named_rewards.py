@@ -1,6 +1,6 @@
-"""What can be known of rewards by name before anything starts: the columns that they need, and their rows.
+"""Checks built-in rewards before a run starts: their options, and the columns that they need.
 
-Invariant: nothing of a reward is imported or called; of a reward model only config.json is read.
+Invariant: no reward is imported or called; of a reward model only config.json is read.
 """
 
 import re
@@ -16,7 +16,7 @@ from protocol.rewards.shapes import MESSAGES, TURNS
 def named_problems(
     entry: NamedReward, scored: Sequence[Sample], *, is_agent: bool = False
 ) -> Iterator[tuple[Level, str]]:
-    """Of a reward and the rows that it is for. `is_agent`: it scores episodes."""
+    """Problems of a reward with the rows that it scores. `is_agent`: it scores episodes."""
     if isinstance(entry, ModelReward):
         file = Path(entry.path) / "config.json"
         if problem := output_problem(entry.path, file.read_bytes() if file.is_file() else None):
@@ -40,7 +40,7 @@ def named_problems(
 
 
 def _is_made(entry: NamedReward, name: str, row: Mapping[str, object], *, is_agent: bool) -> bool:
-    """Whether a judge is given this beside the columns: the conversation, and the turns of an episode."""
+    """Whether a judge gets this name without a column: for the conversation, and the turns of an episode."""
     if not isinstance(entry, JudgeReward):
         return False
     return (is_agent and name in (MESSAGES, TURNS)) or (
@@ -49,7 +49,7 @@ def _is_made(entry: NamedReward, name: str, row: Mapping[str, object], *, is_age
 
 
 def unscored_remarks(rewards: Sequence[NamedReward], samples: Sequence[Sample]) -> Iterator[Remark]:
-    """On rewards that are for none of the first rows, and on rows that no reward is for."""
+    """Remarks on rewards that score none of the first rows, and on rows that no reward scores."""
     rows = [row for sample in samples for row in sample.rows]
     if not rows:
         return

@@ -1,9 +1,8 @@
-"""What can be known of the functions that a configuration names by import path.
+"""Checks the functions that a configuration names by import path.
 
-Invariants: in this process sources are parsed, never run; strategies are called on made-up situations in a
-process of their own, because the controller imports and calls them anyway; a loss is called, and an agent
-imported, if asked for.
-"""
+Invariants: in this process sources are parsed, never run; strategies are called on made-up situations in
+another process, as the controller imports and calls them anyway; a loss is called, and an agent imported,
+only if `is_thorough`."""
 
 import difflib
 import shutil
@@ -24,7 +23,7 @@ Remarks = Iterator[Remark]
 
 
 def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
-    """On every key of the one list. `is_thorough`: take the seconds that a loss and an agent take."""
+    """Remarks on every key of `pluggable.BUILT_IN`. `is_thorough`: try a loss and an agent, too (seconds)."""
     yield from _command_remarks(config)
     has_failed = False
     for key, known in BUILT_IN.items():
@@ -49,7 +48,7 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
 
 
 def _agent_remarks(config: Config) -> Remarks:
-    """On the agent that this machine is to run, as its kind takes it."""
+    """Remarks on the agent that this machine will run: it is imported in another process."""
     agent = config.agent
     if not (agent.function and agent.workers):
         return
@@ -63,7 +62,7 @@ def _agent_remarks(config: Config) -> Remarks:
 
 
 def _command_remarks(config: Config) -> Remarks:
-    """On the program of an agent, where this machine is to run it."""
+    """Remarks on the program of `agent.command`, if this machine will run it."""
     command = config.agent.command
     if command and config.agent.workers and shutil.which(command[0]) is None:
         yield (
@@ -80,7 +79,7 @@ def _value(config: Config, key: str) -> str | None:
     if key == "agent.function":
         return config.agent.import_path or None
     if key == "evaluation.reward_function":
-        return value or None  # that of training
+        return value or None  # empty: the rewards of training are used
     is_elsewhere = config.trainer.is_supervised or config.reward.rewards or (not value and config.agent.is_on)
     return None if key == "reward.function" and is_elsewhere else value
 
@@ -102,7 +101,7 @@ def _problem(key: str, value: str, known: Collection[str]) -> str | None:
 
 
 def import_problem(key: str, value: str, known: Collection[str] = ()) -> str | None:
-    """Why the function with this import path cannot be what the key wants; None if it can."""
+    """Why the function with this import path does not fit the key; None if it does."""
     found = look_up(value)
     if isinstance(found, str):
         return found + (f" Built in: {', '.join(known)}." if known else "")

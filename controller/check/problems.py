@@ -1,9 +1,8 @@
-"""What can be known of a run before anything starts.
+"""Checks a run before it starts: all errors and notes of `launch.py check`.
 
-Invariants: nothing of the user's is imported or executed in this process, files are only read; strategies
-and a loss, which are pure, are tried in a process of their own, a reward only if that is asked for; an error
-is what would end the run, a note is what a person may want to change.
-"""
+Invariants: the user's code is not imported in this process, and files are only read; strategies, a loss and
+an agent are tried in another process, a reward only if asked for; an error would end the run, a note is
+something to consider."""
 
 import json
 import os
@@ -37,12 +36,12 @@ from protocol.wire.security import Keyring
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 GPUS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
-"""Where NVIDIA's (also below Windows) and AMD's drivers are seen."""
+"""Device files of the drivers of NVIDIA (also under Windows) and AMD."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence about one setting."""
+    """An error or a note about one setting."""
 
     level: Literal["error", "note"]
     field: str
@@ -53,10 +52,10 @@ Findings = Iterator[Finding]
 
 
 def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = False) -> list[Finding]:
-    """Everything that is wrong with a run, or worth knowing, errors first; nothing of the run is started.
+    """All errors and notes of a run, errors first; no part of the run is started.
 
-    `is_thorough`: take the seconds that loading a tokenizer, a saved dataset or a loss takes. `calls_reward`:
-    call the reward once on the first row and made-up responses.
+    `is_thorough`: also load a tokenizer, a saved dataset, a loss or an agent, which takes seconds.
+    `calls_reward`: call each reward once on the first row and made-up responses.
     """
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
@@ -152,7 +151,7 @@ def _check_model(config: Config) -> Findings:
 
 
 def _missing_files(directory: Path) -> Findings:
-    """What a download that was cut off, or a copy of one file, leaves out."""
+    """Errors for weights or a tokenizer that are missing, as after a partial download."""
     wanted = {"weights": WEIGHTS, "tokenizer": TOKENIZERS}
     for what, patterns in wanted.items():
         if not any(any(directory.glob(pattern)) for pattern in patterns):
@@ -178,7 +177,7 @@ def _architecture_findings(config: Config, shape: Shape, weights: Shapes) -> Fin
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Those of all tensors in a safetensors file, from its header. Raises: OSError, ValueError."""
+    """Shapes of all tensors in a safetensors file, from its header. Raises: OSError, ValueError."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         if size > file.stat().st_size:
@@ -250,7 +249,7 @@ def _check_descriptors(config: Config) -> Findings:
 
 
 def _check_devices(config: Config) -> Findings:
-    """Those of processes that the run starts on this machine, which may have no GPU at all."""
+    """Errors for GPUs that this machine lacks, of processes that the run starts here."""
     is_here = {
         "rollout.device": config.rollout.instances and not config.trainer.is_supervised,
         "trainer.device": config.trainer.local,
@@ -318,7 +317,7 @@ def _check_work(config: Config) -> Findings:
 
 
 def _check_sampler(config: Config) -> Findings:
-    """What batches of similar length ask of prompts and loss."""
+    """Notes on prompts and a loss for which batches of similar length gain little or shift weights."""
     if not config.staleness.sampler.startswith("similar_length"):
         return
     functions = [place for place, data in config.data.each if kind_of(data.path) == "function"]
@@ -362,7 +361,7 @@ def _check_evaluation(config: Config) -> Findings:
 
 
 def _prompt_count(one: HeldOutSettings) -> int | None:
-    """Prompts of a held-out set, as far as it can be told without running anything."""
+    """Prompts of a held-out set; None if the number is not known without running code."""
     path = Path(one.path)
     if not path.is_file():
         return one.max_prompts or None

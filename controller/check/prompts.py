@@ -1,6 +1,6 @@
-"""What can be known of prompts and the model's tokenizer before anything starts.
+"""Checks prompts against the model's tokenizer before a run starts.
 
-Invariant: no tokenizer is loaded in this process; a worker's module does it, in a process of its own.
+Invariant: no tokenizer is loaded in this process; a module of the workers loads it, in another process.
 """
 
 import json
@@ -20,9 +20,9 @@ TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templ
 def prompt_remarks(
     config: Config, samples: Sequence[Sample], directory: Path, *, is_thorough: bool = False
 ) -> Iterator[Remark]:
-    """On each source's first prompts. `directory`: of the model; `is_thorough`: encode them.
+    """Remarks on each source's first prompts. `directory`: of the model; `is_thorough`: encode the prompts.
 
-    Rows of an agent go to its function as they are, with a prompt or without one.
+    None for an agent, whose function gets rows with or without a prompt.
     """
     if config.agent.is_on:
         return

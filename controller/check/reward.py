@@ -1,7 +1,7 @@
-"""What can be known of the reward before anything starts.
+"""Checks the rewards before a run starts.
 
-Invariants: its source is read, nothing is imported, unless the user asks for one call: a reward may cost
-money or change something, so it is made in a process of its own, with the time limit of a run.
+Invariants: the source of a reward is read, and it is imported only if the user asks for one call, as a reward
+may cost money or change something; the call is made in another process, with the time limit of a run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ RESPONSES = ("This response was made up by launch.py check.", "")
 def reward_remarks(
     config: Config, samples: Sequence[Sample], *, calls: bool = False, is_thorough: bool = False
 ) -> Iterator[Remark]:
-    """On the functions that score what is trained, and what is held out. `calls`: call each once."""
+    """Remarks on the rewards of training and of held-out prompts. `calls`: call each once."""
     if config.trainer.is_supervised:
         return
     for key, entry, scored in _scored(config, samples):
@@ -32,7 +32,7 @@ def reward_remarks(
         if isinstance(entry, FunctionReward):
             found = look_up(entry.function)
             if isinstance(found, str):
-                if is_listed:  # else it is said where import paths are looked at
+                if is_listed:  # else plugins.py reports it
                     yield "error", f"{key}.function", found
                 continue
             signature = None if found is None else _signature(found)
@@ -57,7 +57,7 @@ def reward_remarks(
 
 
 def _scored(config: Config, samples: Sequence[Sample]) -> Iterator[tuple[str, NamedReward, list[Sample]]]:
-    """Each reward, its key, and the rows that it is for."""
+    """Key, reward, and the samples that it scores, for each reward."""
     held_out = [sample for sample in samples if not sample.is_trained]
     trained = [sample for sample in samples if sample.is_trained]
     if config.evaluation.reward_function:
@@ -73,7 +73,7 @@ def _scored(config: Config, samples: Sequence[Sample]) -> Iterator[tuple[str, Na
 
 
 def _signature(found: Definition) -> Signature | None:
-    """None if it cannot be read."""
+    """The parameters of a reward function; None if the source does not show them."""
     taken = found.parameters
     if taken is None:
         return None
@@ -81,7 +81,7 @@ def _signature(found: Definition) -> Signature | None:
 
 
 def _fit(entry: NamedReward, signature: Signature | None, scored: Sequence[Sample], *, is_agent: bool) -> str:
-    """How far the columns that a reward needs were compared with rows of the data, in words."""
+    """A sentence on whether a reward's columns fit the data, as far as rows are known."""
     if isinstance(entry, FunctionReward):
         if signature is None:
             return "its signature cannot be read without importing it"

@@ -1,6 +1,6 @@
-"""Whether programs that a model writes can be run here, found by running one.
+"""Checks whether the sandbox works here, by running a program in it.
 
-Invariant: the program runs in the sandbox that the configuration asks for, and in a process of its own.
+Invariant: the program runs in the sandbox of the configuration, started by another process.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LIMIT_S = 90.0  # the trial itself has 60 s
 
 
 def sandbox_remarks(config: Config) -> Iterator[Remark]:
-    """On the sandbox of rewards that run programs, if this machine has their worker."""
+    """Remarks on the sandbox of rewards that run programs, if this machine has reward workers."""
     if config.trainer.is_supervised or not config.reward.workers:
         return
     labels = [entry.label for entry in config.reward.entries if entry.kind == "code"]

@@ -1,7 +1,7 @@
-"""Calls a strategy on made-up pictures of a run.
+"""Calls a strategy on made-up situations of a run.
 
-Invariants: every situation is one that the core really shows; each is shown ASKED times, so that a strategy
-whose answers differ, or that changes what it is given, is told.
+Invariants: every situation can occur in a run; each is given ASKED times, so that a strategy whose answers
+differ, or that changes its arguments, is reported.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from strategies.routing import Routing, has_room
 from strategies.schedules import MixtureView, SourceView
 from strategies.views import AdmissionView, InstanceView, RunningView, Settings, SyncView, WorkView
 
-ASKED = 4  # chance among two answers shows in 7 of 8 situations that have two
+ASKED = 4  # a random choice between two answers shows in 7 of 8 situations
 
 SETTINGS = Settings(newest_version=3, fresh=4, typical_tokens=64, horizon_s=10.0, is_batch_ready=True)
 FULL = InstanceView(0, 3, 8, 4000, 8, 4096, expected_tokens=4090)
@@ -120,13 +120,13 @@ SEEDS = {
     "sampler": "view.seed",
     "turn_advantages": "str(view.rewards)",
 }
-"""What chance may come from, by the names of the arguments in `strategies.kinds.PROMISES`."""
+"""Arguments from which a strategy may seed randomness, as `strategies.kinds.PROMISES` names them."""
 
 
 def try_out(field: str, strategy: Foreign) -> Iterator[str]:
-    """What a person should know of this strategy for the key `kinds.key_of(field)`, each kind of remark once.
+    """Remarks on this strategy for the key `kinds.key_of(field)`, one of each kind.
 
-    Raises: PluginError if it fails, or answers what cannot be.
+    Raises: PluginError if it fails, or gives an answer that is not allowed.
     """
     notes: dict[str, str] = {}
     is_routing = isinstance(strategy, Routing)

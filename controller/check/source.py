@@ -1,7 +1,7 @@
-"""What an import path names, read out of the source: nothing is imported or run.
+"""Finds the definition that an import path names by parsing the source; no code is imported or run.
 
-Invariant: better to believe than to refuse wrongly: a name below `if` or `try`, from a star import, made by a
-decorator or by the module's `__getattr__` is taken to be there, and nothing is said about its parameters.
+Invariant: in doubt a name is accepted: one below `if` or `try`, from a star import, made by a decorator or by
+the module's `__getattr__` is taken to exist, and its parameters are not checked.
 """
 
 import ast
@@ -18,7 +18,7 @@ from protocol.importing import find_file
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Those of a function, by name."""
+    """Parameters of a function, by name."""
 
     positional: tuple[str, ...]  # that may be given by position
     required: tuple[str, ...]  # without a default
@@ -30,30 +30,30 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function or class at the top of a file; None where the source does not tell."""
+    """A function or class at the top of a file; `parameters` is None for a class."""
 
     file: Path
     line: int
     name: str
     is_class: bool = False
     parameters: Parameters | None = None
-    has_result: bool = True  # it returns or yields something somewhere
+    has_result: bool = True  # whether it returns a value or yields anywhere
     methods: tuple[tuple[str, Parameters], ...] = ()  # of a class
 
     @property
     def place(self) -> str:
-        """For a person."""
+        """Name, file and line, for messages."""
         return f"{self.name} ({self.file}, line {self.line})"
 
 
 def find_import_path(spec: str) -> str | None:
-    """What is wrong with an import path, None if nothing."""
+    """What is wrong with an import path; None if nothing is."""
     found = look_up(spec)
     return found if isinstance(found, str) else None
 
 
 def look_up(spec: str) -> Definition | str | None:
-    """The definition that an import path names, None if only importing could tell more; or what is wrong."""
+    """The definition that an import path names; None if only an import could tell; or what is wrong."""
     place, separator, name = spec.rpartition(":")
     if not separator or not place or not name.isidentifier():
         head, dot, last = spec.rpartition(".")
@@ -80,9 +80,9 @@ def look_up(spec: str) -> Definition | str | None:
 
 
 def find_module(name: str, within: Sequence[str] | None = None) -> ModuleSpec | None:
-    """Where an import would find a module of this full name; `within`: the folders of its package.
+    """The spec of a module of this full name, without importing it; `within`: the folders of its package.
 
-    `pip install -e` leaves a finder of its own where a folder on the import path would show too much.
+    All finders are asked, as `pip install -e` may add a finder of its own in place of a folder on sys.path.
     """
     for finder in sys.meta_path:
         if (find := getattr(finder, "find_spec", None)) and (found := find(name, within)) is not None:
@@ -91,7 +91,7 @@ def find_module(name: str, within: Sequence[str] | None = None) -> ModuleSpec | 
 
 
 def asks_at_door(spec: str) -> bool:
-    """Whether the agent of an import path is of a shape that asks at the door, as far as its source tells."""
+    """Whether the agent of an import path takes parameters of an agent at the door, by its source."""
     found = look_up(spec)
     if not isinstance(found, Definition):
         return False
@@ -124,7 +124,7 @@ def _find_name(source: Path, name: str, spec: str) -> Definition | str | None:
 
 
 def _definition(tree: ast.Module, name: str, source: Path) -> Definition | None:
-    """The only one at the top of the file, if nothing changes it."""
+    """The definition of a name that is made exactly once, at the top of the file; else None."""
     made = [node for node in ast.walk(tree) if _makes(node, name)]
     top = [node for node in tree.body if node in made]
     if len(made) != 1 or len(top) != 1:
@@ -156,7 +156,7 @@ def _makes(node: ast.AST, name: str) -> bool:
 
 
 def _gives(node: ast.AST) -> bool:
-    """Whether a function can give a result by this statement, or never comes to its end by it."""
+    """Whether this statement can return a value, yield, or raise."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
             return False
@@ -183,7 +183,7 @@ def _parameters(arguments: ast.arguments) -> Parameters:
 
 
 def call_problem(parameters: Parameters, *, positional: int, by_name: tuple[str, ...] = ()) -> str | None:
-    """Why a function cannot be called with so many arguments by position and these by name, or None."""
+    """Why a function cannot be called with `positional` arguments and these by name; None if it can."""
     if len(parameters.positional) < positional and not parameters.takes_more:
         return f"takes {len(parameters.positional)} arguments by position"
     taken = parameters.positional[:positional]

@@ -1,6 +1,6 @@
-"""A trial of the user's strategy, in a process of its own: it is imported, and called on made-up situations.
+"""Tries the user's strategy in a process of its own: imports it, and calls it on made-up situations.
 
-`launch.py check` asks it by `protocol.asking`: `{"field": "routing", "name": "mine.py:route"}`.
+`launch.py check` starts it by `protocol.asking` with `{"field": "routing", "name": "mine.py:route"}`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,5 +24,5 @@ def try_strategy(field: str, name: str) -> Remarks:
 
 
 def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What `try_strategy` says of the question's strategy."""
+    """The remarks of `try_strategy` on the question's strategy."""
     return list(try_strategy(question["field"], question["name"]))

@@ -1,6 +1,6 @@
-"""What can be known of the rollout engine before one starts.
+"""Checks vLLM, and the packages beside torch, before a run starts.
 
-Invariant: vLLM is neither imported nor run; what it supports is read from its own source.
+Invariant: vLLM is neither imported nor run; the architectures that it supports are read from its source.
 """
 
 import ast
@@ -17,14 +17,14 @@ from protocol.kept_sets import BIAS
 from protocol.settings import RolloutSettings
 
 REGISTRY = Path("model_executor", "models", "registry.py")
-TABLES = {"_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS"}  # assignments in it: architectures that generate
+TABLES = {"_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS"}  # its assignments of generating architectures
 
 
 def build_problem() -> str | None:
-    """What is wrong with the packages beside torch; None if nothing.
+    """What is wrong with the packages beside torch; None if nothing is.
 
-    Their compiled parts need its very build: else transformers, which imports them if they are there, cannot
-    be imported.
+    Their compiled parts need exactly torch's build: else transformers, which imports them if they are
+    installed, cannot be imported.
     """
     try:
         torch = metadata.version("torch")
@@ -45,7 +45,7 @@ def build_problem() -> str | None:
 
 
 def vllm_problems(rollout: RolloutSettings, shape: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(field, what is wrong) of a run on vLLM; `shape` is the model's config.json, {} if not made yet."""
+    """(field, what is wrong) of a run on vLLM; `shape` is the model's config.json, {} before it is made."""
     if rollout.sampling.is_cut_unbounded:
         name = "top_p" if rollout.sampling.top_p < 1 else "min_p"
         yield (
@@ -87,7 +87,7 @@ def vllm_problems(rollout: RolloutSettings, shape: dict[str, Any]) -> Iterator[t
 
 
 def supported_architectures(registry: Path) -> set[str]:
-    """Names of vLLM's own generating models out of its registry's source; empty if that has another form."""
+    """Names of vLLM's own generating models, from its registry's source; empty if its form is not known."""
     try:
         tree = ast.parse(registry.read_bytes())
     except (OSError, SyntaxError):
