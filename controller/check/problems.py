@@ -25,7 +25,7 @@ from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import TRACKERS, Config
 from controller.config.rules import cross_field_problems
-from controller.data.formats import HUB_NAME
+from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
@@ -361,10 +361,11 @@ def _check_evaluation(config: Config) -> Findings:
 
 
 def _prompt_count(one: HeldOutSettings) -> int | None:
-    """Prompts of a held-out set; None if the number is not known without running code."""
-    path = Path(one.path)
-    if not path.is_file():
-        return one.max_prompts or None
-    with path.open("rb") as lines:
-        count = sum(not line.isspace() for line in lines)
+    """Rows of a held-out set, at most `max_prompts`; None if only running code or a download would tell."""
+    try:
+        if not format_of(one.path)[1]:
+            return one.max_prompts or None
+        count = len(open_table(one, one.max_prompts or None))
+    except (OSError, ConfigError):  # `samples` says what is wrong
+        return None
     return min(count, one.max_prompts or count)

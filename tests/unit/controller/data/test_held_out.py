@@ -96,3 +96,18 @@ def test_check_says_what_evaluation_costs_and_refuses_a_missing_file(tmp_path, f
     text = found["evaluation.every_steps"].text
     assert "at least 5 held-out prompts x 4 samples = 20 responses each time, 4 times" in text
     assert "20.8% of the 384" in text
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet", "jsonl"])
+def test_check_counts_held_out_rows_and_not_lines(tmp_path, format):
+    rows = [{"prompt": f"two\nlines {number}", "answer": "x"} for number in range(3)]
+    file = tmp_path / f"test.{format}"
+    if format == "parquet":
+        pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), file)
+    elif format == "csv":
+        file.write_text("prompt,answer\n" + "".join(f'"{row["prompt"]}",x\n' for row in rows))
+    else:
+        file.write_text("".join(f"{json.dumps(row)}\n\n" for row in rows))
+    found = {one.field: one.text for one in check(settings({"test": {"path": str(file)}}))}
+    assert found["evaluation.every_steps"].startswith("3 held-out prompts x 1 samples = 3 responses")
