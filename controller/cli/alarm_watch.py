@@ -15,7 +15,7 @@ log = logging.getLogger("staleflow.controller")
 
 
 class AlarmWatch:
-    """Looks at a run after each train step, and at what it was before it was taken up."""
+    """Checks a run for alarms after each train step; the steps before a resume count, too."""
 
     def __init__(self, run: Path, warn: Callable[[str], None], *, bound: int) -> None:
         """`bound`: the run's max_staleness."""
@@ -25,13 +25,13 @@ class AlarmWatch:
         self._has_told_damage = False
 
     async def look(self) -> None:
-        """Tell what is wrong after the newest line of metrics.jsonl.
+        """Log alarms that hold after the newest line of metrics.jsonl, and warn of them.
 
-        At first it reads all that earlier lives of the run have left, which may take seconds: in a thread.
+        The first call reads all lines of a resumed run, which may take seconds, so it reads in a thread.
         """
         try:
             made, evaluated = await asyncio.to_thread(lambda: [file.read() for file in self._files])
-        except RunError as error:  # somebody has damaged a file, which is no matter of learning
+        except RunError as error:  # a damaged file, which says nothing about learning
             if not self._has_told_damage:
                 log.warning("No alarms of learning, as long as it is so: %s", error)
             self._has_told_damage = True
@@ -43,11 +43,11 @@ class AlarmWatch:
 
 
 class WatchedLines:
-    """Keeps the lines that rules look at, however many there are."""
+    """Keeps the lines that alarms need, a bounded number of them."""
 
     def __init__(self) -> None:
         self.lines: Lines = []
 
     def add(self, lines: list[Json]) -> None:
-        """These come behind those that are kept."""
+        """Add lines behind the kept ones."""
         self.lines = watched([*self.lines, *lines])

@@ -1,8 +1,7 @@
-"""The words of a command line: arguments that several commands have, and what an unknown word may mean.
+"""Arguments that several commands share, and messages for command lines that are not understood.
 
-Invariant: pure but for one look whether a file exists; nothing is guessed: what is not understood is refused
-with what would be.
-"""
+Invariant: pure, except for one check whether a file exists; a word is never guessed: an unknown one is
+refused with a suggestion."""
 
 import difflib
 import errno
@@ -27,7 +26,7 @@ NotUnderstood = next(
     for kind in typer.BadParameter.__mro__
     if issubclass(kind, Exception) and kind.__name__ == "ClickException"
 )
-"""What typer raises of a command line; which module has it depends on its release."""
+"""The exception of typer for a wrong command line; its module depends on typer's release."""
 PLAINER = {
     "Value error, ": "",
     "Input should be a valid integer, unable to parse string as an integer": "expected a whole number",
@@ -37,13 +36,13 @@ PLAINER = {
     "Input should be": "expected",
     "Got unexpected extra argument(s)": "There are more arguments than it takes:",
 }
-"""Words of typer and pydantic, and ours for them."""
+"""Words of typer and pydantic -> plainer words."""
 
 KNOWN_ELSEWHERE = {
     "train": "run", "start": "run", "launch": "run", "resume": "run", "validate": "check", "lint": "check",
     "evaluate": "eval", "kill": "stop", "cancel": "stop", "ps": "status",
 }  # fmt: skip
-"""Commands of other tools, and ours for them."""
+"""Commands of other tools -> commands of launch.py."""
 
 UNUSABLE = {
     errno.EACCES: "files that you may use, in folders that you may enter: ask the owner, or give others",
@@ -54,7 +53,7 @@ UNUSABLE = {
 
 
 def as_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
-    """The arguments beginning with a command; `CONFIG.yaml ...` is `run CONFIG.yaml ...`.
+    """The arguments with a command in front: `CONFIG.yaml ...` becomes `run CONFIG.yaml ...`.
 
     Raises: ConfigError if the first is neither a command nor a configuration, or a key has dashes.
     """
@@ -88,9 +87,9 @@ def _refuse_dashes(words: Sequence[str]) -> None:
 
 
 def in_a_sentence(error: Any) -> str:
-    """What a command line that is not understood is told: what is wrong, and where is what would be right.
+    """The message for a wrong command line: what is wrong, and which help to read.
 
-    Empty of one that asks for nothing, which has been shown the help.
+    Empty for an empty command line, for which typer has printed the help.
     """
     text = str(error.format_message()).strip()
     if not text:

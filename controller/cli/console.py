@@ -1,8 +1,8 @@
-"""What a person sees of a run: progress from the first second, one line per train step, and a verdict.
+"""Shows a run on the console: progress from the first second, one line per train step, and a verdict.
 
-Invariants: nothing here decides; on a terminal the last line is a live bar, one for each phase, and a train
-step takes one line; elsewhere every line is plain text; what others have written (sources and rows of data,
-workers) gives a terminal no orders on either; a warning is said in words, once.
+Invariants: the console only shows; on a terminal the last line is a live bar, one for each phase, and a train
+step takes one line; elsewhere every line is plain text; control characters in texts of data and workers never
+reach the terminal.
 """
 
 import math
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from protocol.plain_text import plain, plain_line
 
-PLAIN_PROGRESS_S = 5.0  # between two plain lines about one and the same activity
+PLAIN_PROGRESS_S = 5.0  # least seconds between two plain lines about the same activity
 MEMORY = 2 / 11  # weight of the last step in the pace: about ten steps count
 LEAST_WIDTH = 40  # of a terminal; a narrower one wraps
 
@@ -26,40 +26,40 @@ Metrics = Mapping[str, Any]
 
 
 class Console(Protocol):
-    """Where the command line tells what happens."""
+    """The output of a run for a person."""
 
     def progress(self, fraction: float | None, text: str) -> None:
-        """Something before the first step goes on; None if nobody knows how far it is."""
+        """Show progress before the first step; `fraction` is None if it is not known."""
         ...
 
     def step(self, metrics: Metrics) -> None:
-        """A train step is done: its line of metrics.jsonl."""
+        """Show a finished train step, by its line of metrics.jsonl."""
         ...
 
     def evaluation(self, metrics: Metrics) -> None:
-        """An evaluation is complete: its line of evaluations.jsonl."""
+        """Show a complete evaluation, by its line of evaluations.jsonl."""
         ...
 
     def warn(self, text: str) -> None:
-        """A person should know this."""
+        """Show a warning."""
         ...
 
     def note(self, text: str) -> None:
-        """A line that nothing is wrong with."""
+        """Show a line that is no warning."""
         ...
 
     def finish(self, summary: Metrics, run_dir: Path) -> None:
-        """The run is over: totals as in summary.json."""
+        """Show how the run ended, by its totals as in summary.json."""
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was, however the run ended."""
+        """Restore the terminal, however the run ended."""
         ...
 
 
 class _Terminal(Terminal):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process."""
+        """Raise the error again, where rich would end the process."""
         raise  # it is called where the error is handled
 
 
@@ -82,16 +82,16 @@ KEYS = (
     ("rate", ("{:,.0f} tokens/s", "throughput/tokens_per_s")),
     ("idle", ("idle: trainer {:.0%}", "idle/trainer"), ("rollout {:.0%}", "idle/rollout")),
 )
-"""What is told of a step, in this order: a name, and texts with their keys in metrics.jsonl."""
+"""Parts of a step's line, in order: a name, and texts with their keys in metrics.jsonl."""
 UNUSUAL = 1e9
 LEAVE_OUT = ("length", "loss", "idle", "staleness", "rate", "left")
-"""What a narrow terminal does not show, the first first."""
+"""Parts that a narrow terminal leaves out, the first one first."""
 
 
 def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None, width: int | None = None) -> str:
-    """One train step in one line; what the trainer did not report is left out.
+    """One train step in one line; metrics that the trainer did not report are left out.
 
-    Of `width` characters at most, if some are left over for it.
+    `width`: most characters, for which parts are left out in the order of LEAVE_OUT.
     """
     parts = {"step": f"step {metrics['step']:>{len(str(steps))}}/{steps}"}
     for name, *texts in KEYS:
@@ -121,7 +121,7 @@ def _is_number(value: object) -> bool:
 
 
 def brief(text: str) -> str:
-    """A warning in one line; its details are in the log, and are told again if they end the run."""
+    """The first line of a warning; the rest is in the log."""
     first, newline, _ = text.partition("\n")
     return f"{first.rstrip()} (more in logs/controller.log)" if newline else text
 
@@ -151,11 +151,11 @@ FILES = {
     "checkpoints/": "checkpoints/step_*",
     "logs/": "logs",
 }
-"""What is named of a run's files at its end, and the pattern by which it is found, if it is there."""
+"""Files of a run that are named at its end if they exist, and the patterns that find them."""
 
 
 def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
-    """The end of a run in words: how it ended, what was gained, what it waited for, where the files are."""
+    """The end of a run in words: how it ended, the reward, what it waited for, and its files."""
     steps, took = summary.get("steps", 0), _duration(summary.get("time_s", 0.0))
     ended = "Done" if summary.get("is_success", True) else "Ended"
     lines = [f"{ended}: {steps} train step{'s' * (steps != 1)} in {took}."]
@@ -183,7 +183,7 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
 
 
 def _shared_device_in_words(summary: Metrics) -> str:
-    """What was on the one device of a colocated run; "" of any other."""
+    """The memory of the shared device of a colocated run; "" for any other run."""
     if "device/trainer_peak_mb" not in summary:
         return ""
     sides = [summary.get(f"device/{side}_peak_mb", 0.0) for side in ("rollout", "trainer")]
@@ -206,7 +206,7 @@ def _evaluations_in_words(summary: Metrics) -> str:
 
 
 class _Pace:
-    """Estimates what is left, from the last train steps; an operator's pause is no part of any."""
+    """Estimates the time to the end from the last train steps, without pauses by an operator."""
 
     def __init__(self, steps: int, clock: Callable[[], float]) -> None:
         self._steps, self._clock = steps, clock
@@ -238,7 +238,7 @@ class PlainConsole:
         self._print = write or (lambda line: print(line, flush=True))
         self._steps, self._clock = steps, clock
         self._pace = _Pace(steps, clock)
-        self._last: tuple[str, float] | None = None  # activity, when it was last told of
+        self._last: tuple[str, float] | None = None  # activity, and when it was printed last
 
     def progress(self, fraction: float | None, text: str) -> None:
         activity, now = text.partition(",")[0], self._clock()
@@ -272,7 +272,7 @@ class PlainConsole:
 
 
 class RichConsole:
-    """Lines that scroll above a live bar: one after another for the model, the workers, and training."""
+    """Lines that scroll above a live bar, first for the model, then the workers, then training."""
 
     def __init__(
         self, terminal: Terminal, *, steps: int, clock: Callable[[], float] = time.monotonic
@@ -295,7 +295,7 @@ class RichConsole:
     def progress(self, fraction: float | None, text: str) -> None:
         phase, colon, _ = text.partition(": ")
         task = self._begin(phase if colon else "")
-        share = fraction or None  # at 0 nobody knows yet how long it takes: a spinner, and a bar that pulses
+        share = fraction or None  # at 0 the duration is not known yet: a spinner, and a bar that pulses
         count = "" if share is None else f"{share:.0%}"
         self._bar.update(
             task, description=plain_line(text), total=None if share is None else 1.0, completed=share or 0.0,
@@ -323,7 +323,7 @@ class RichConsole:
         )
 
     def _begin(self, phase: str) -> TaskID:
-        """The bar of a phase; another one's is taken away."""
+        """The bar of a phase, in place of the bar of the last phase."""
         if self._task is None or phase != self._phase:
             if self._task is not None:
                 self._bar.remove_task(self._task)

@@ -1,4 +1,4 @@
-"""`launch.py doctor`: what this machine has for a run, and what to do about what it lacks."""
+"""`launch.py doctor`: checks this machine for runs, and says how to mend what is missing."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ def doctor(
         Path, typer.Option("--runs", metavar="FOLDER", help="Where runs will lie: `run.dir`.")
     ] = Path("runs"),
 ) -> None:
-    """Say what this machine has for a run, part by part, and what to do about what it lacks."""
+    """Check this machine for runs, part by part, and say how to mend what is missing."""
     counts = {"ok": 0, "note": 0, "error": 0}
     for reading in readings(folder):
         counts[reading.level] += 1

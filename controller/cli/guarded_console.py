@@ -1,9 +1,8 @@
-"""A console whose reader may go away, while the run goes on.
+"""A console that survives the loss of its reader, so that the run goes on.
 
-Invariants: what cannot be written is dropped, and said once in the controller's log; where nobody will ever
-read again (`| tee` that has ended, a terminal that was closed), nothing more is tried, and what the process
-and its children still print goes nowhere.
-"""
+Invariants: lines that cannot be written are dropped, with one warning in the controller's log; once the
+reader is gone for good (`| tee` that has ended, a closed terminal), nothing more is written, and the output
+of the process and its children goes to /dev/null."""
 
 import logging
 import sys
@@ -18,40 +17,40 @@ log = logging.getLogger("staleflow.controller")
 
 
 class GuardedConsole:
-    """Hands on to a console, and raises nothing that the file system or a terminal says."""
+    """Passes calls on to a console, and raises none of its OSErrors."""
 
     def __init__(self, console: Console, *, on_gone: Callable[[], None] | None = None) -> None:
-        """`on_gone` is called once, when nobody reads any more; by default it points stdout at nothing."""
+        """`on_gone` is called once, when the reader is gone; by default it sends stdout to /dev/null."""
         self._console = console
         self._on_gone = on_gone or (lambda: print_to_nothing(sys.stdout))
         self._is_gone = self._was_told = False
 
     def progress(self, fraction: float | None, text: str) -> None:
-        """As of a console."""
+        """As the method of `Console`."""
         self._try(lambda: self._console.progress(fraction, text))
 
     def step(self, metrics: Metrics) -> None:
-        """As of a console."""
+        """As the method of `Console`."""
         self._try(lambda: self._console.step(metrics))
 
     def evaluation(self, metrics: Metrics) -> None:
-        """As of a console."""
+        """As the method of `Console`."""
         self._try(lambda: self._console.evaluation(metrics))
 
     def warn(self, text: str) -> None:
-        """As of a console."""
+        """As the method of `Console`."""
         self._try(lambda: self._console.warn(text))
 
     def note(self, text: str) -> None:
-        """As of a console."""
+        """As the method of `Console`."""
         self._try(lambda: self._console.note(text))
 
     def finish(self, summary: Metrics, run_dir: Path) -> None:
-        """As of a console."""
+        """As the method of `Console`."""
         self._try(lambda: self._console.finish(summary, run_dir))
 
     def close(self) -> None:
-        """As of a console: rich has put itself in the place of stdout and stderr until then."""
+        """As `Console.close`; also without a reader, as rich replaces stdout and stderr until then."""
         self._try(self._console.close, also_if_gone=True)
 
     def _try(self, tell: Callable[[], None], *, also_if_gone: bool = False) -> None:

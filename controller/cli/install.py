@@ -1,7 +1,7 @@
-"""`launch.py install`: environments with what a run needs, made before one is started.
+"""`launch.py install`: installs the packages that runs need, and vLLM in an environment of its own.
 
-Invariant: vLLM gets an environment of its own beside launch.py, since it pins some 150 packages of which
-nothing else needs most; it is stamped when everything was installed, and tried before it is recommended.
+Invariant: the environment of vLLM is beside launch.py, since vLLM pins some 150 packages that hardly anything
+else needs; it is stamped after everything is installed, and tried before it is recommended.
 """
 
 import os
@@ -18,8 +18,8 @@ from install.vllm_environment import VLLM_ENVIRONMENT, unwanted, vllm_extras
 from protocol.errors import ConfigError, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
-VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay
-MACHINES = ("x86_64", "aarch64")  # that have a build of it, under Linux
+VLLM_GB = 8  # of disk during the installation: downloads, and 4 GB that stay
+MACHINES = ("x86_64", "aarch64")  # for which there are builds of vLLM, on Linux
 TRIAL = "import transformers; transformers.Qwen3ForCausalLM; import vllm; print(vllm.__version__)"
 
 
@@ -56,7 +56,7 @@ def why_not_here() -> str:
 
 
 def _tried() -> str:
-    """The version that the environment imports. Raises: RunError if it cannot, with the cause."""
+    """The version of vLLM that the environment imports. Raises: RunError with the cause if it fails."""
     python = str(install.python_of(VLLM_ENVIRONMENT))
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     tried = subprocess.run([python, "-c", TRIAL], env=environment, capture_output=True, text=True, cwd=ROOT)

@@ -1,8 +1,8 @@
 """The commands behind launch.py.
 
-Invariants: exit code 0 is done, 1 a failed run (its first cause printed last), 2 a wrong configuration or
-command line, 130 stopped by Ctrl-C: at once by a second one, and by the first as long as there is nothing to
-finish, which is so until the run has begun; whatever happens, no process is left behind.
+Invariants: exit code 0 means done, 1 a failed run (its first cause is printed last), 2 a wrong configuration
+or command line, 130 stopped at once by Ctrl-C: by the second, or by the first before the run has begun; no
+process is left behind.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ from strategies.cost_model import dump_coefficients
 ROOT = Path(__file__).resolve().parents[2]
 STOPPED_AT_ONCE = 130
 GC_THRESHOLDS = 700, 10, 1_000
-"""As Python's own, but for full collections: each holds the event loop up for 40 to 100 ms at 8,000
+"""Python's own thresholds, with fewer full collections: each stops the event loop for 40 to 100 ms at 8,000
 trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
 STANDARD_ERROR = 2
 
@@ -90,7 +90,7 @@ def _options(
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of a command line; what a person must know is printed."""
+    """Run a command line; returns its exit code. Errors are printed."""
     commands = {
         command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
     }
@@ -103,9 +103,9 @@ def main(arguments: list[str]) -> int:
         if text := in_a_sentence(error):
             say(text, is_error=True)
         return 2
-    except typer.Abort:  # a question was not answered
+    except typer.Abort:  # Ctrl-C at a question
         return STOPPED_AT_ONCE
-    except SystemExit as end:  # typer's way to say that nobody reads its output any more
+    except SystemExit as end:  # typer's sign that the reader of its output is gone
         return int(end.code or 0)
     except StaleFlowError as error:
         say(str(error), is_error=True)
@@ -123,8 +123,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Ctrl-C where no loop runs that asks for a good end."""
-    with suppress(OSError):  # nobody may read it any more
+    """Handle Ctrl-C while no run can end in order."""
+    with suppress(OSError):  # the reader may be gone
         os.write(STANDARD_ERROR, b"\nStopped.\n")  # print may be what was interrupted
     raise KeyboardInterrupt
 
@@ -140,7 +140,7 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
         raise typer.Exit(run_until_interrupted(lambda stopping: train(settings, console, stopping)))
     finally:
         console.close()
-        drop_unwritten(sys.stdout)  # how a run ends does not depend on it
+        drop_unwritten(sys.stdout)  # the exit code does not depend on it
 
 
 @app.command(rich_help_panel=RUNS)
@@ -272,7 +272,7 @@ def profile(
 
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:
-    """Exit code of a whole run that is told to the console. Raises: RunError or ConfigError if it failed."""
+    """Train, and show the run on the console; returns the exit code. Raises: RunError or ConfigError."""
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     controller = Controller(
@@ -298,7 +298,7 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
 
 
 def _view_of(controller: Controller, console: Console) -> AbstractAsyncContextManager[ViewLink | None]:
-    """The run's view, where one is wanted and can be."""
+    """The view beside the run, or an empty context if there is none."""
     settings = controller.config.view
     if settings.start == "off" or controller.config.run.durability == "off" or install.missing(["web"]):
         return nullcontext(None)
@@ -306,7 +306,7 @@ def _view_of(controller: Controller, console: Console) -> AbstractAsyncContextMa
 
 
 class Stopping:
-    """What Ctrl-C does: the first time it asks for a good end, the second time it ends everything at once."""
+    """Handles Ctrl-C and SIGTERM: the first ends the run in order, the second at once."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         task = asyncio.current_task()
@@ -320,9 +320,9 @@ class Stopping:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
     def use(self, stop: Callable[[str], None], *, may_wait: Callable[[], bool] = lambda: True) -> None:
-        """Let the first signal call `stop(reason)` if the run `may_wait` for a good end.
+        """Let the first signal call `stop(reason)`, if `may_wait()` says that the run can end in order.
 
-        Before, and else, a signal ends the program.
+        Otherwise, and before this call, a signal ends the program at once.
         """
         self._stop, self._may_wait = stop, may_wait
 

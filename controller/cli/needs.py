@@ -1,7 +1,7 @@
-"""What a configuration needs beside the base and the workers: one table from its values to extras.
+"""Finds the extras that a configuration needs beside the base and the workers, by one table.
 
-Invariants: every extra that a value needs is found before anything of the run starts; those that are missing
-are named together; nothing is installed here: launch.py does that, where it may.
+Invariants: every extra that a value needs is found before any part of the run starts; missing extras are
+named together; nothing is installed here: launch.py installs, unless it is forbidden.
 """
 
 import os
@@ -21,7 +21,7 @@ from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.rewards.kinds import KINDS, entry_of
 
-VLLM = "vllm"  # stands for the build that this machine gets, in the environment of its own
+VLLM = "vllm"  # stands for the build of this machine, in vLLM's own environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Need:
     extra: str
     key: str
     values: Callable[[Config], Sequence[object]]
-    """Those of the configuration that need the extra on this machine."""
+    """Values of the configuration that need the extra on this machine."""
 
 
 NEEDS = (
@@ -57,9 +57,9 @@ are in protocol.engines."""
 
 
 def require(config: Config) -> None:
-    """Return if all that the configuration needs can be imported, or if only `check` can say why it cannot.
+    """Return if all needed packages can be imported, or if they cannot be installed, which `check` reports.
 
-    Raises: install.Lacking if launch.py can install the rest; ConfigError if it may not.
+    Raises: install.Lacking if launch.py can install the missing ones; ConfigError if it may not.
     """
     reasons, extras = _named(config)
     if VLLM not in extras:
@@ -74,7 +74,7 @@ def require(config: Config) -> None:
 
 
 def installed_by_the_run(config: Config) -> dict[str, str]:
-    """Keys whose values need what is missing here and `require` would have installed, and why."""
+    """Keys whose values need missing extras that the run would install -> why."""
     reasons, extras = _named(config)
     if not install.missing(extras) or os.environ.get("STALEFLOW_NO_INSTALL") == "1":
         return {}
@@ -82,7 +82,7 @@ def installed_by_the_run(config: Config) -> dict[str, str]:
 
 
 def _named(config: Config) -> tuple[dict[str, str], list[str]]:
-    """Why, by key, and the extras that the configuration names."""
+    """The reason for each key, and all extras that the configuration needs."""
     extras = dict.fromkeys(engine.extra for engine in ENGINES.values() if engine.extra)
     engines = [Need(extra, "rollout.engine", partial(_instances, extra=extra)) for extra in extras]
     named = [(need, values) for need in (*NEEDS, *engines) if (values := need.values(config))]
@@ -99,7 +99,7 @@ def _beside_vllm(extras: Sequence[str]) -> list[str]:
 
 
 def require_extras(*extras: str, reason: str) -> None:
-    """Return if the extras can be imported.
+    """Return if the modules of the extras can be imported.
 
     Raises: install.Lacking if launch.py can install them; ConfigError if it may not.
     """
@@ -114,7 +114,7 @@ def require_extras(*extras: str, reason: str) -> None:
 
 
 def _local(config: Config, values: Sequence[int]) -> list[int]:
-    """What a trainer on this machine needs; one from elsewhere brings its own."""
+    """The values that count if the trainer runs on this machine; one elsewhere has its own packages."""
     return [value for value in values if value and config.trainer.local]
 
 
@@ -126,7 +126,7 @@ def _instances(config: Config, *, extra: str) -> list[str]:
 
 
 def _scores(config: Config, kind: str) -> list[str]:
-    """The metrics of rewards of this kind, which are computed on this machine."""
+    """Labels of rewards of this kind that are computed on this machine."""
     if config.trainer.is_supervised or not config.reward.workers:
         return []
     held_out = config.evaluation.reward_function
@@ -135,7 +135,7 @@ def _scores(config: Config, kind: str) -> list[str]:
 
 
 def _sources(config: Config) -> Iterator[str]:
-    """Every place that the run reads prompts from."""
+    """All paths from which the run reads prompts."""
     yield from (one.path for _, one in config.data.each)
     if config.evaluation.every_steps:
         yield from (source.path for source in config.evaluation.data.values())
@@ -147,7 +147,7 @@ def _read_by(config: Config, package: str) -> list[str]:
 
 
 def _doors(config: Config) -> list[object]:
-    """Whether agents of this machine ask at a door: as it is set, or by the shape of their function."""
+    """A value if agents of this machine use the door, by `agent.door` or by their function's parameters."""
     agent = config.agent
     if agent.workers and agent.door:
         return [True]

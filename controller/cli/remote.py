@@ -1,7 +1,7 @@
-"""The commands of launch.py that reach a live run: attach, drain, control; and keys for other machines.
+"""The commands of launch.py for a live run (attach, drain, control) and for keys of other machines.
 
-Invariants: no secret is ever an argument or printed: commands name files; whoever may read the run directory
-may give orders, and nobody else, and each is in the journal with who and why.
+Invariants: no secret is an argument or printed: commands name files; exactly the users who may read the run
+directory may give orders, and the journal has each order with its user and reason.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def attach(
     name: Annotated[str | None, typer.Option(help="Shown to people.")] = None,
     key: Annotated[str | None, typer.Option(metavar="FILE", help="Key made by `keygen`.")] = None,
 ) -> None:
-    """Be a worker of a run that goes on elsewhere."""
+    """Start a worker here, for a run whose controller is elsewhere."""
     words = [sys.executable, "-m", "workers.host", address, *(overrides or []), "--role", role]
     words += ["--name", name] if name else []
     words += ["--key", key] if key else []
@@ -69,7 +69,7 @@ def drain(
     worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
     why: Annotated[str, typer.Option(help="A reason, for the journal.")] = "",
 ) -> None:
-    """Have a worker that is no trainer hand back what it has, and leave."""
+    """Let a worker, but no trainer, hand back its work and leave."""
     say(asyncio.run(ask(run, DrainWorker(worker, operator(), why))))
 
 
@@ -84,7 +84,7 @@ def control(
     ] = "",
     why: Annotated[str, typer.Option(help="A reason, for the journal and the log.")] = "",
 ) -> None:
-    """Give an order to a run that goes on; it is journalled, and a replay obeys it too."""
+    """Give an order to a live run; it is in the journal, and a replay obeys it too."""
     say(asyncio.run(ask(run, order_of(action, argument, why=why, who=operator()))))
 
 
@@ -92,7 +92,7 @@ def revoke(
     place: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of keys, or a run directory.")],
     name: Annotated[str, typer.Argument(help="Name of the key.")],
 ) -> None:
-    """Admit a key no more. A run that is alive closes the sessions of that key within seconds."""
+    """Revoke a key. A live run closes the sessions of that key within seconds."""
     config = place / "config.yaml"
     if config.is_file():
         keys = _keys_of(config)
@@ -111,7 +111,7 @@ def revoke(
 
 
 def _keys_of(config: Path) -> str:
-    """The folder of keys that the configuration of a run names. Raises: ConfigError if it is no run's."""
+    """The folder of keys in the configuration of a run. Raises: ConfigError if it is no configuration."""
     try:
         keys = yaml.safe_load(config.read_text())["controller"]["keys"]
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError) as error:

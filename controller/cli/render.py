@@ -1,6 +1,6 @@
-"""`launch.py render`: files that start a run on a cluster.
+"""`launch.py render`: writes files that start a run on a cluster.
 
-Invariant: nothing is started or submitted; files are written to the folder that is named, or printed.
+Invariant: nothing is started or submitted; files are written to the given folder, or printed.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Prints for a person what may quote a file or a worker: no word of theirs drives the terminal."""
+"""Prints texts that may quote files or workers, without their control characters."""
 
 import errno
 import sys
@@ -12,8 +12,8 @@ READER_IS_GONE = (errno.EPIPE, errno.EIO)
 def say(text: str, *, is_error: bool = False) -> None:
     """Print a text without control characters, at once.
 
-    `is_error`: to stderr, and if it cannot be written there, nothing is raised: how a command ends does not
-    depend on who listens. Raises: OSError if stdout cannot be written.
+    `is_error`: print to stderr, and raise nothing if that fails, so that the exit code does not depend on the
+    reader. Raises: OSError if stdout cannot be written.
     """
     try:
         print(plain(text), file=sys.stderr if is_error else sys.stdout, flush=True)

@@ -1,8 +1,7 @@
-"""`launch.py simulate`: the production core against simulated workers, as a table and plots.
+"""`launch.py simulate`: runs the production core with simulated workers; prints a table, writes plots.
 
-Invariants: no worker process is started and nothing but the output folder is written; exit code 1 if a
-simulated run failed.
-"""
+Invariants: no worker process is started, and only the output folder is written; exit code 1 if a simulated
+run failed."""
 
 import sys
 import time
@@ -24,8 +23,8 @@ from controller.simulation.report import print_table, write_plots, write_results
 from protocol.errors import ConfigError
 
 BOUNDS = [0, 1, 2, 4]
-"""Of staleness that --gpus tries."""
-MOST_WARNINGS = 10  # that are printed; with faults a run has one for each
+"""Values of staleness.max_staleness that --gpus tries."""
+MOST_WARNINGS = 10  # most that are printed; with faults a run has one for each
 MAX_SEED, MAX_BOUND = 2**31 - 1, 64  # as run.seed and staleness.max_staleness
 
 
@@ -100,7 +99,7 @@ def _refuse_beside_from(**others: object) -> None:
 
 
 def _to_split(config: str, overrides: Sequence[str], run: str) -> tuple[Config, float | None]:
-    """What is to be split: a configuration, or a run's cluster and the error of its simulation."""
+    """The configuration whose devices are split, and for a run also the error of its simulation."""
     needs.require_extras("simulate", reason="--gpus asks for bounds")
     if run:
         settings, error = gpus.config_of_run(run)
@@ -115,7 +114,7 @@ def _to_split(config: str, overrides: Sequence[str], run: str) -> tuple[Config, 
 
 
 def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], output: str) -> int:
-    """The exit code of a comparison that is printed, and written if there is a folder for it."""
+    """Print a comparison, and write it to `output` if given; returns the exit code."""
     if output:
         needs.require_extras("simulate", "plots", reason="-o draws plots")
     if settings.trainer.is_supervised:
@@ -154,7 +153,7 @@ def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], o
 
 
 def new_warnings(told: dict[str, None], warnings: Sequence[str]) -> list[str]:
-    """Those that were not told yet, each once, and MOST_WARNINGS in all. `told` remembers them."""
+    """Warnings that were not printed yet, each once, MOST_WARNINGS in all. `told` remembers them."""
     found: list[str] = []
     for text in warnings:
         if text not in told and len(told) <= MOST_WARNINGS:

@@ -1,4 +1,4 @@
-"""`launch.py stacks RUN`: where each process of a run stands, line by line, when it hangs."""
+"""`launch.py stacks RUN`: writes the stacks of a run's processes, to see where it hangs."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from controller.view.stacks import ask, of_run
 def stacks(run: Run) -> None:
     """Write the stacks of all threads of the controller and of every local worker to their logs.
 
-    A worker that was attached by hand does so on `kill -USR1 PID`.
+    A worker that was attached by hand writes its stacks on `kill -USR1 PID`.
     """
     for found in of_run(Path(run)):
         name, trouble = f"{found.name} (pid {found.pid})", ask(found)

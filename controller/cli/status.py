@@ -1,9 +1,8 @@
-"""`launch.py status RUN` and `launch.py stop RUN`: what another process can learn of a run, and ask of it.
+"""`launch.py status RUN` and `launch.py stop RUN`: shows the state of a run, and asks it to end.
 
-Invariants: only status.json, summary.json, lines of metrics and the lock file are read, so nothing of the run
-is disturbed; it works while the run goes on, while its controller hangs, and after it died; what one look has
-read of metrics.jsonl the next one does not read again.
-"""
+Invariants: only status.json, summary.json, metrics.jsonl, evaluations.jsonl and the lock file are read, so
+the run is not disturbed; status works while the run goes on, while its controller hangs, and after it died;
+lines of metrics.jsonl are read once, however often the run is looked at."""
 
 import json
 import os
@@ -27,9 +26,9 @@ from controller.view.written import LINES, Written
 from protocol.errors import RunError
 from protocol.plain_text import plain
 
-LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
-WATCH_S = 1.0  # between two looks at a file of another process, which says nothing when it is written
-WORTH_TELLING_S = 5.0  # of a wait that is not overdue
+LATE_S = 15.0  # a healthy controller writes status.json at least every 10 s
+WATCH_S = 1.0  # between two looks at status.json, whose writes are not signalled
+WORTH_TELLING_S = 5.0  # least duration of a shown wait that is not overdue
 
 
 def status(
@@ -41,7 +40,7 @@ def status(
         bool, typer.Option("--json", help="For programs: one object; with --watch one a line.")
     ] = False,
 ) -> None:
-    """Tell where a run stands and what it waits for; it may go on, hang, or have died."""
+    """Show the state of a run and what it waits for, whether it goes on, hangs, or has died."""
     looks, written = _looks(Path(run), is_endless=watch), _written(Path(run))
     if as_json:
         for _ in looks:
@@ -57,12 +56,12 @@ def status(
 
 
 def _written(run: Path) -> Written:
-    """Its lines, with no more of each than alarms look at: those of a run of weeks are hundreds of MB."""
+    """The run's lines, with only the keys that alarms need: all keys of a long run take hundreds of MB."""
     return Written(run, only=KEYS)
 
 
 def _looks(run: Path, *, is_endless: bool) -> Iterator[None]:
-    """A moment to look at the run, each second until it has ended; or only now."""
+    """Yields each time that the run is to be shown: once, or each second until the run has ended."""
     while True:
         is_last = not is_endless or (run / "summary.json").exists() or controller_of(run) is None
         yield
@@ -72,10 +71,10 @@ def _looks(run: Path, *, is_endless: bool) -> Iterator[None]:
 
 
 def for_programs(run: Path, written: Written | None = None, *, now: float) -> dict[str, Any]:
-    """What the run says of itself, how it is, and how old that is.
+    """The run's own status, with `state` (over, gone, silent, live), `age_s` of the status, and `alarms`.
 
-    `written` has its lines as far as they were read at the last look. Raises: RunError if there is no run, or
-    a file of it is damaged.
+    `written`: the run's lines, read up to the last look. Raises: RunError if there is no run, or a file of it
+    is damaged.
     """
     path, seen = _read(run)
     wrong = _alarms_of(written or _written(run), bound=seen.get("staleness/max_allowed"))
@@ -88,7 +87,7 @@ def for_programs(run: Path, written: Written | None = None, *, now: float) -> di
 
 
 def stop(run: Run) -> None:
-    """Ask a run to end in good order, as one Ctrl-C does: the step in hand is finished and saved."""
+    """Ask a run to end in order, as one Ctrl-C does: the current step is finished and saved."""
     pid = controller_of(Path(run))
     if pid is None:
         raise RunError(f"No controller is at work on {run}; there is nothing to stop.")
@@ -118,7 +117,7 @@ def in_words(run: Path, written: Written | None = None, *, now: float) -> list[s
 
 
 def _read(run: Path) -> tuple[Path, dict[str, Any]]:
-    """The file in which the run says where it stands, and what it says. Raises: RunError."""
+    """The path and content of summary.json, or else status.json. Raises: RunError."""
     path = next((run / name for name in ("summary.json", "status.json") if (run / name).exists()), None)
     if path is None:
         raise RunError(
@@ -142,7 +141,7 @@ def _damaged(run: Path, path: Path, error: Exception) -> RunError:
 
 
 def _of_now(run: Path, written: Written, path: Path, seen: dict[str, Any], *, now: float) -> list[str]:
-    """A run that is not over, as its controller has seen it last."""
+    """The lines of a run that is not over, by the last status of its controller."""
     pid = controller_of(run)
     age_s = max(0.0, now - path.stat().st_mtime)  # the clock may have been set back since
     lines = [_headline(run, seen, pid, age_s=age_s)]
@@ -171,7 +170,7 @@ def _of_now(run: Path, written: Written, path: Path, seen: dict[str, Any], *, no
 
 
 def _alarms(written: Written, *, bound: int | None = None) -> list[str]:
-    """What is wrong with the learning of the run, by its metrics; `bound`: its max_staleness, where known."""
+    """Alarms of learning by the run's metrics; `bound`: its max_staleness, if known."""
     return [_alarm(one) for one in _alarms_of(written, bound=bound)]
 
 
@@ -185,9 +184,9 @@ def _alarms_of(written: Written, *, bound: int | None = None) -> list[dict[str, 
 
 
 def _waits(waits: list[dict[str, Any]], left_out: int) -> list[str]:
-    """What is waited for: with a remedy if it takes too long, and else only if it takes a while.
+    """Overdue waits with remedies; or, if none is overdue, waits of some seconds.
 
-    `left_out`: further ones, which are not longer over their time.
+    `left_out`: number of waits that status.json leaves out, none of them longer overdue.
     """
     if stuck := [wait for wait in waits if wait["is_overdue"]]:
         return [
@@ -199,7 +198,7 @@ def _waits(waits: list[dict[str, Any]], left_out: int) -> list[str]:
 
 
 def _of_the_end(run: Path, written: Written, summary: dict[str, Any]) -> list[str]:
-    """A run that is over: how it ended, and what came of it."""
+    """The lines of a run that is over: how it ended, and its results."""
     ending = summary.get("ending") or ("done" if summary["is_success"] else "failed")
     how = {"done": "is done", "stopped": "was stopped", "failed": "has failed"}[ending]
     wrong = _alarms(written, bound=summary.get("staleness/max_allowed"))
@@ -218,7 +217,7 @@ def _headline(run: Path, seen: dict[str, Any], pid: int | None, *, age_s: float)
 
 
 def _buffer(buffer: dict[str, Any]) -> str:
-    """One batch of the window: its state, and what it has and waits for."""
+    """One batch of the window: its state, and counts of its groups."""
     free = "any number" if buffer["free"] < 0 else buffer["free"]
     counts = f"{buffer['occupied']} scored, {buffer['reserved']} under way, {free} may start"
     return f"{buffer['train_version']} {buffer['state']} ({counts})"

@@ -4,10 +4,10 @@
 cheaper test shows as well, which are marked `costly`; `--thorough` adds these and the long sweeps, which are
 marked `thorough`, and the connectors to verifiers and OpenEnv in an environment of theirs.
 
-A thorough tier that was stopped goes on behind the tests that have passed, if the code is the same.
+A thorough tier that was stopped continues with the tests that have not passed, if the code is the same.
 
-Invariants: a test that fails fails the command; packages that cannot be had here do not, and one line says
-why they were left out; tests that are named run one after the other, whole tiers on all cores.
+Invariants: a failed test fails the command; packages that cannot be installed here do not, and one line says
+why they were left out; named tests run one after the other, whole tiers on all cores.
 """
 
 import os
@@ -62,7 +62,7 @@ def run_tests(
         typer.Option("--without-vllm", help="Leave out the part that installs vLLM (4 GB) and tests it."),
     ] = False,
 ) -> None:
-    """Run the project's tests. With further arguments, which go to pytest, only what they name."""
+    """Run the project's tests. Further arguments go to pytest; then only the tests that they name run."""
     import pytest
 
     if fast + costly + thorough > 1:
@@ -91,19 +91,19 @@ def run_tests(
 
 
 def keep_bytecode() -> None:
-    """Let Python keep what it compiles, also where the environment forbids it, as images of containers do.
+    """Let Python keep bytecode, also where the environment forbids it, as container images do.
 
-    The tests start some hundred processes, and each would compile all that it imports once more.
+    The tests start some hundred processes, and each would compile all its imports again.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
 
 def on_all_cores(fast: bool) -> list[str]:
-    """Words to pytest that keep all cores busy; none without pytest-xdist.
+    """Arguments of pytest that keep all cores busy; none without pytest-xdist.
 
-    The fast tier runs as many tests at a time as there are cores. Others run one more: a test with real
-    processes waits for them, for deadlines and for silence.
+    The fast tier runs one test per core at a time. Other tiers run one more: tests with real processes often
+    wait.
     """
     if find_spec("xdist") is None:
         print("pytest-xdist is missing, so that tests run one after the other: pip install -e '.[test]'")
@@ -113,7 +113,7 @@ def on_all_cores(fast: bool) -> list[str]:
 
 
 def why_no_vllm() -> str:
-    """Why the tests of vLLM do not get an environment here; "" if they do."""
+    """Why the tests of vLLM are left out here; "" if they run in vLLM's environment."""
     if find_spec("vllm") is not None:
         return "it is installed in this environment, so its tests have run with the others"
     if install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
@@ -124,7 +124,7 @@ def why_no_vllm() -> str:
 
 
 def why_no_connectors() -> str:
-    """Why the tests of connectors do not get an environment here; "" if they do."""
+    """Why the tests of connectors are left out here; "" if they run in their environment."""
     if find_spec("verifiers") is not None and find_spec("openenv") is not None:
         return "they are installed in this environment, so their tests have run with the others"
     if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
@@ -134,13 +134,13 @@ def why_no_connectors() -> str:
 
 
 def test_vllm(obstacle: str, chosen: Sequence[str]) -> int:
-    """Exit code of the tests that need vLLM, as `chosen` by words to pytest; 0 if they cannot be run here."""
+    """Run the tests that need vLLM, `chosen` by arguments of pytest; returns the exit code, 0 if left out."""
     tests = [*VLLM_TESTS, *chosen]
     return _test_in(VLLM_ENVIRONMENT, VLLM_EXTRAS, tests, "vLLM", obstacle, unwanted=UNWANTED)
 
 
 def test_connectors(obstacle: str) -> int:
-    """Exit code of the tests that need verifiers or openenv-core; 0 if they cannot be run here."""
+    """Run the tests that need verifiers or openenv-core; returns the exit code, 0 if left out."""
     return _test_in(
         CONNECTORS_ENVIRONMENT, CONNECTORS_EXTRAS, CONNECTOR_TESTS, "The part of connectors", obstacle
     )
@@ -149,7 +149,7 @@ def test_connectors(obstacle: str) -> int:
 def _test_in(
     place: Path, extras: list[str], tests: list[str], name: str, obstacle: str, unwanted: Sequence[str] = ()
 ) -> int:
-    """Exit code of tests in an environment of their own, which is made if it is not there."""
+    """Run tests in an environment of their own, made if missing; returns the exit code, 0 if left out."""
     if not obstacle and not install.is_complete(place, extras):
         try:
             install.install(place, extras, unwanted=unwanted, limit_s=INSTALL_LIMIT_S)

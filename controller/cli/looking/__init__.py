@@ -1,1 +1,1 @@
-"""The commands of launch.py that look at runs which wrote a journal."""
+"""The commands of launch.py that look at runs, and the output of `launch.py eval`."""

@@ -1,6 +1,6 @@
-"""What `launch.py eval` prints: the figures of an evaluation, by data source where there are several.
+"""The output of `launch.py eval`: the figures of an evaluation, by data source if there are several.
 
-Invariant: pure; figures that there are not are left out.
+Invariant: pure; missing figures are left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def in_words(line: Mapping[str, Any]) -> str:
-    """The line of an evaluation for people."""
+    """The line of an evaluation as text for people."""
     told = [_of(line, f"{line['prompts']} prompts, {line['samples']} responses each")]
     sources = line["sources"]
     if len(sources) > 1:

@@ -1,4 +1,4 @@
-"""`launch.py export RUN --to TRACKER`: a run's lines to a tracker, also after its end."""
+"""`launch.py export RUN --to TRACKER`: sends a run's lines to a tracker, also after the run's end."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ def export(
         typer.Option(help="tensorboard, wandb, module:function or file.py:function."),
     ],
 ) -> None:
-    """Give a tracker all steps of a run, each once."""
+    """Send all steps of a run to a tracker, each once."""
     path = Path(run)
     if not path.is_dir():
         raise ConfigError(f"{run} is no run directory; expected one, such as runs/quickstart.")
@@ -41,7 +41,7 @@ def export(
                 tracker.close()
             except StaleFlowError:
                 raise
-            except (Exception, SystemExit) as error:  # somebody else's code, and its words are for the user
+            except (Exception, SystemExit) as error:  # the tracker's code, whose message is for the user
                 raise RunError(f"{name} did not take the run: {type(error).__name__}: {error}") from error
             say(f"{len(lines)} steps of {run} are with {name}.")
 

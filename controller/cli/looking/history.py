@@ -1,7 +1,7 @@
 """The commands of launch.py that read a run's history: replay, story and trace.
 
-Invariants: the run is only read, so that all of them may be used while it goes on; what cannot be answered is
-refused before anything is read; whatever takes long says so every few seconds, on stderr.
+Invariants: the run is only read, so all commands work while it goes on; arguments are checked before the
+history is replayed, as far as that is possible; long work prints its progress every few seconds, on stderr.
 """
 
 import time
@@ -25,7 +25,7 @@ from controller.simulation.measured import Measured
 from protocol.errors import ConfigError, RunError
 
 TELL_S = 2.0  # between two lines of progress
-MOST_RESPONSES = 64  # of one group, whose text is shown
+MOST_RESPONSES = 64  # of one group that are shown
 
 Strategy = Annotated[
     str | None, typer.Option(metavar="PRESET", help="Ask this strategy too, at each decision.")
@@ -75,17 +75,17 @@ def replay(
 
 
 class ReadingProgress:
-    """Says how far something is, every few seconds."""
+    """Prints progress, at most every few seconds."""
 
     def __init__(self) -> None:
         self._began_s = self._told_s = time.monotonic()
 
     def at_event(self, number: int, last: int) -> None:
-        """The history is read, and is here."""
+        """Print how far the history is read."""
         self.say(f"event {number:,} of {last:,}")
 
     def say(self, text: str) -> None:
-        """This goes on now."""
+        """Print what is going on now."""
         now_s = time.monotonic()
         if now_s >= self._told_s + TELL_S:
             self._told_s = now_s
@@ -95,7 +95,7 @@ class ReadingProgress:
 def _other(
     recording: Recording, strategy: str | None, changes: list[str], at_s: float | None
 ) -> Config | None:
-    """The configuration to compare with, if one is asked for. Raises: ConfigError if it cannot be."""
+    """The configuration to compare with, or None. Raises: ConfigError if it cannot be compared."""
     from controller.simulation.whatif import refuse
 
     if strategy is None and not changes:
@@ -111,7 +111,7 @@ def _other(
 def story(
     run: RecordedRun,
     group: Annotated[int, typer.Argument(help="Ordinal of its prompt, from 0.")],
-    text: Annotated[bool, typer.Option("--text", help="Show what was said too, if it was kept.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Show the responses too, if they were kept.")] = False,
 ) -> None:
     """Tell the life of one group: every event and command that names it."""
     with Recording(run, on_progress=ReadingProgress().at_event) as recording:

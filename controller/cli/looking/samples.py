@@ -1,7 +1,7 @@
-"""`launch.py samples RUN`: what the model said, in the terminal or as JSONL.
+"""`launch.py samples RUN`: prints prompts and responses, in the terminal or as JSONL.
 
-Invariants: the run is only read, also while it goes on; no word of a model drives the terminal; a group is
-printed before the next one is read.
+Invariants: the run is only read, also while it goes on; control characters in responses never reach the
+terminal; a group is printed before the next one is read.
 """
 
 import json
@@ -28,11 +28,11 @@ from protocol.plain_text import plain
 Colour = Literal["version", "logprob", "drift", "weight"]
 Sort = Literal["newest", "reward", "advantage", "length", "drift", "repeats"]
 Shown = tuple[SampleGroup, SampleResponse]
-MOST_HELD = 4  # groups of a search, of which further responses may follow
+MOST_HELD = 4  # groups of a search in memory, of which further responses may follow
 
 
 class Only(StrEnum):
-    """Kinds of samples: those of `sample_search.ONLY`."""
+    """Kinds of samples, as in `sample_search.ONLY`."""
 
     CUT = "cut"
     PARTIAL = "partial"
@@ -40,7 +40,7 @@ class Only(StrEnum):
     HELD_OUT = "held_out"
 
 
-VERSION_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")  # by policy version, again and again
+VERSION_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")  # by policy version, in turn
 LOGPROB_STYLES = ((-0.1, "default"), (-0.7, "green"), (-2.3, "yellow"))  # from 90 %, 50 %, 10 % on
 UNLIKELY_STYLE = "red"
 DRIFT_STYLES = ((-2.0, "red"), (-0.5, "yellow"), (0.5, "default"), (2.0, "cyan"))  # up to so many nats
@@ -99,7 +99,7 @@ def samples(
 
 
 def _tell(reader: SampleReader, shown: Iterable[Shown], *, by: Colour, jsonl: bool) -> None:
-    """Print these responses, and what is missing of them."""
+    """Print these responses, and a note if texts or trainer figures are missing."""
     if jsonl:
         for sample, one in shown:
             for line in lines_of(replace(sample, responses=(one,))):
@@ -123,7 +123,7 @@ def _tell(reader: SampleReader, shown: Iterable[Shown], *, by: Colour, jsonl: bo
 def _searched(
     recording: Recording, reader: SampleReader, query: SampleQuery, limit: int, run: str
 ) -> Iterator[Shown]:
-    """At most so many responses that were looked for. Raises: ConfigError if there is none."""
+    """The first `limit` responses that a query finds. Raises: ConfigError if there is none."""
     search, keys = SampleSearch(), list[tuple[int, int, int]]()
     for page in count():
         asked = replace(query, page=page)
@@ -147,7 +147,7 @@ def _searched(
 def _wanted(
     reader: SampleReader, step: int | None, group: int | None, every: bool, run: str, config: Config
 ) -> list[tuple[int, int]]:
-    """Keys of what was asked for. Raises: ConfigError if there is nothing."""
+    """Keys of the samples that were asked for. Raises: ConfigError if there are none."""
     keys = reader.kept()
     if not keys:
         if config.trainer.is_supervised:
@@ -176,13 +176,13 @@ def _wanted(
 
 
 def show(found: list[SampleGroup], *, most: int, by: Colour, console: Console | None = None) -> None:
-    """Print these groups, of each the best and the worst responses."""
+    """Print these groups, with the best and the worst responses of each."""
     ranked = [(sample, one) for sample in found for one in _best_and_worst(sample.responses, most)]
     show_responses(ranked, by=by, console=console)
 
 
 def show_responses(shown: Iterable[Shown], *, by: Colour, console: Console | None = None) -> None:
-    """Print these responses; what is said of their group stands above those that follow each other."""
+    """Print these responses, with a heading above consecutive responses of one group."""
     console = console or Console(highlight=False, soft_wrap=True)
     last = None
     for sample, one in shown:
@@ -244,7 +244,7 @@ def _style(token: SampleToken, by: Colour) -> str:
 
 
 def _up_to(number: float | None, styles: tuple[tuple[float, str], ...], beyond: str) -> str:
-    """Dim where the trainer has told nothing."""
+    """The style of a number; dim if the trainer did not report it."""
     return (
         GIVEN_STYLE if number is None else next((style for most, style in styles if number <= most), beyond)
     )

@@ -1,6 +1,6 @@
-"""`launch.py view RUN...`: pages that show runs, in a process of its own.
+"""`launch.py view RUN...`: serves pages that show runs, in a process of its own.
 
-Invariant: no run notices: journals are only read, and orders go the way of `launch.py control`.
+Invariant: runs are not disturbed: journals are only read, and orders are sent as by `launch.py control`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def view(
     read_only: Annotated[bool, typer.Option("--read-only", help="Look, and give no orders.")] = False,
     opens: Annotated[bool, typer.Option("--open", help="Open the link in this machine's browser.")] = False,
 ) -> None:
-    """Show runs in a browser: now, at any event before, and what the model said."""
+    """Show runs in a browser: now, at any earlier event, and the model's responses."""
     require_extras("web", reason="launch.py view needs the extra web")
     from controller.view.door.access import Access
     from controller.view.door.listener import left_token, listen
@@ -61,7 +61,7 @@ def view(
 
 
 def _tell(base: str, token: str, file: Path | None, *, opens: bool) -> None:
-    """Print where the view is; a log or a pipe gets the name of the token's file."""
+    """Print the link of the view; in a log or a pipe, the token's file instead of the token."""
     if sys.stdout.isatty() or file is None:
         say(f"View: {base}?token={token}")
     else:
@@ -72,7 +72,7 @@ def _tell(base: str, token: str, file: Path | None, *, opens: bool) -> None:
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """Whoever ends this process, or closes its terminal, has it put away what it has left."""
+    """Let SIGTERM, or a closed terminal, end the process with cleanup."""
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _leave)}  # the server ends, and raises it again
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _hang_up)
@@ -84,17 +84,17 @@ def _ending_in_order() -> Iterator[None]:
 
 
 def _hang_up(number: int, frame: object) -> None:
-    """Its terminal is closed."""
+    """The terminal was closed: end as by SIGTERM."""
     signal.raise_signal(signal.SIGTERM)
 
 
 def _leave(number: int, frame: object) -> None:
-    """End as by a signal that nobody handles, after what has to be put away."""
+    """End with the exit code of an unhandled signal, after cleanup."""
     raise SystemExit(128 + number)
 
 
 def _refuse_unreadable(shown: "list[ShownRun]") -> None:
-    """Say before anything listens what cannot be read. Raises: its error, if no other run is left to show."""
+    """Print which runs cannot be read. Raises: the first one's error, if no run can be read."""
     troubles: list[StaleFlowError] = []
     for one in shown:
         try:
@@ -108,7 +108,7 @@ def _refuse_unreadable(shown: "list[ShownRun]") -> None:
 
 
 def _write(shown: "list[ShownRun]", file: Path) -> None:
-    """Raises: ConfigError if there are several runs, or the file cannot be written."""
+    """Write a run as one file. Raises: ConfigError if there are several runs, or it cannot be written."""
     from controller.view.one_file import one_file
 
     if len(shown) != 1:

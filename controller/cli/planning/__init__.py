@@ -1,1 +1,1 @@
-"""The commands of launch.py that come before a run."""
+"""Commands of launch.py that plan runs."""

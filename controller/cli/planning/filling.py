@@ -1,8 +1,8 @@
-"""How busy rollout instances can be at most where trajectories wait for environments.
+"""Estimates how busy rollout instances can be at most while trajectories wait for environments.
 
-Invariant: nothing runs for it; it is a mean, so a share of rows and no promise. What limits it is the window
-of the bound, which the longest episode of a batch has to fit into: the others of its batch are over before,
-and what they leave empty is filled only once the batch is trained.
+Invariant: it is a mean from drawn episodes, without any run, and no promise. The limit is the window of the
+staleness bound, into which the longest episode of a batch has to fit: the other episodes of the batch end
+earlier, and their places are filled only once the batch is trained.
 """
 
 from typing import Any, NamedTuple
@@ -13,18 +13,18 @@ from controller.config.models import Config
 from controller.simulation.charges import train_token_s
 from controller.simulation.simulated_workers import distribution_of, step_cost
 
-ROUNDS = 40  # until the share of waiting and the crowd that follows from it agree
+ROUNDS = 40  # of fixed-point iteration between the share of waiting and the load
 EPISODES = 4000  # that are drawn
 
 
 class Filling(NamedTuple):
-    """What there is to fill instances with."""
+    """How well episodes fill the instances."""
 
     in_flight: int  # episodes at most
-    alive: float  # of these, on average, not over yet
-    waiting: float  # share of their time that those spend in environments
+    alive: float  # episodes in flight that are not over, on average
+    waiting: float  # share of their time in environments
     rows: int  # trajectories that instances run at once, all together
-    episodes_per_s: float  # that end so
+    episodes_per_s: float  # that end
 
     @property
     def busy(self) -> float:
@@ -32,7 +32,7 @@ class Filling(NamedTuple):
         return min(1.0, self.alive * (1 - self.waiting) / self.rows)
 
     def in_words(self) -> str:
-        """The sentence, with what to do where rows stay empty."""
+        """A sentence, with a remedy if rows stay empty."""
         numbers = (
             f"in flight {self.in_flight}, of which {self.alive:.0f} are not over, "
             f"waiting {self.waiting:.2f}, rows {self.rows}"
@@ -52,16 +52,16 @@ class _Drawn(NamedTuple):
 
 
 def filling(config: Config) -> Filling | None:
-    """What `simulation.environment` and `simulation.workload` come to.
+    """How well the episodes of `simulation.environment` and `simulation.workload` fill the instances.
 
-    None without an agent, or without instances: of those that attach nothing is known.
+    None without an agent, or without local instances, as those that attach later are not known.
     """
     if not config.agent.is_on or not config.rollout.instances:
         return None
     rollout, agent, simulation = config.rollout, config.agent, config.simulation
     batch, window = config.trainer.batch_groups * rollout.group_size, config.staleness.max_staleness + 1
     in_flight = batch * window
-    if agent.workers:  # others may attach, of whom nothing is known
+    if agent.workers:  # else agent workers attach later and are not known
         in_flight = min(in_flight, agent.workers * agent.concurrency)
     drawn, cost = _draw(config), step_cost(config)
     tokens = simulation.workload.prompt_tokens + drawn.sampled + drawn.given
@@ -83,7 +83,7 @@ def filling(config: Config) -> Filling | None:
 
 
 def _draw(config: Config) -> _Drawn:
-    """Episodes as the simulator has them, the same each time."""
+    """Episodes drawn as the simulator draws them, the same each time."""
     environment, source = config.simulation.environment, np.random.default_rng(0)
     wanted = np.round(environment.turns * np.exp(source.normal(0, environment.turns_sigma, EPISODES)))
     turns = np.clip(wanted, 1, config.agent.max_turns).astype(int)
@@ -100,6 +100,6 @@ def _draw(config: Config) -> _Drawn:
 
 
 def _longest(lasting_s: Any, count: int) -> float:
-    """Mean of the longest of so many episodes."""
+    """Expected duration of the longest of `count` episodes."""
     shares = (np.arange(len(lasting_s) + 1) / len(lasting_s)) ** count
     return float(np.diff(shares) @ np.sort(lasting_s))

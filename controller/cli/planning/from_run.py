@@ -1,4 +1,4 @@
-"""`launch.py simulate --from RUN`: what a run would do with other settings, from its own journal."""
+"""`launch.py simulate --from RUN`: predicts a run with other settings, from its own journal."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from controller.simulation.from_run import predict as predict_run
 
 
 def predict(run: str, changes: Sequence[str], *, at: float | None, as_json: bool) -> None:
-    """Print the run as measured, as simulated, and as it would be. Raises: ConfigError or RunError."""
+    """Print the run as measured, as simulated, and with the changes. Raises: ConfigError or RunError."""
     progress = ReadingProgress()
     with Recording(run, on_progress=progress.at_event) as recording:
         found = predict_run(recording, changes, at_s=at, tell=progress.say)

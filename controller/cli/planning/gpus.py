@@ -31,10 +31,10 @@ def plan(
     output: str,
     error: float | None = None,
 ) -> None:
-    """Search, and print the Pareto front, the best split and its overrides.
+    """Search splits, and print the Pareto front, the best split and its overrides.
 
-    `error`: of the simulation of the run itself, where the cluster is a run's.
-    Raises: ConfigError if there is no split, or none so fresh.
+    `error`: relative error of simulating the run itself, if the cluster is that of a run.
+    Raises: ConfigError if there is no split, or none with so little staleness.
     """
     if output:
         needs.require_extras("simulate", "plots", reason="-o draws a plot")
@@ -62,9 +62,9 @@ def plan(
 
 
 def config_of_run(run: str) -> tuple[Config, float | None]:
-    """The run's configuration with a cluster like its own, and by how much its simulation is off.
+    """The run's configuration with a cluster like its own, and the relative error of its simulation.
 
-    Raises: ConfigError or RunError if it cannot be simulated.
+    Raises: ConfigError or RunError if the run cannot be simulated.
     """
     progress = ReadingProgress()
     with Recording(run, on_progress=progress.at_event) as recording:
@@ -79,7 +79,7 @@ def config_of_run(run: str) -> tuple[Config, float | None]:
 
 
 def in_words(fresh: Sequence[Point], best: Point, gpus: int, error: float | None) -> list[str]:
-    """The front as a table, and what to copy."""
+    """The front as a table, and the overrides to copy."""
     rows = [HEAD, *(_row(point) for point in fresh)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -1,7 +1,7 @@
-"""`launch.py init`: a configuration with comments and a reward file that run, out of a few answers.
+"""`launch.py init`: writes a commented configuration and a reward file that run, from a few answers.
 
-Invariants: no file that exists is written over; what is written passes `launch.py check` on the machine at
-hand; every question has a flag, and where nobody can answer the flags and defaults count.
+Invariants: no existing file is overwritten; the configuration passes `launch.py check` on this machine; every
+question has a flag, and without a terminal flags and defaults count.
 """
 
 import json
@@ -82,7 +82,7 @@ samples:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What somebody wants to train."""
+    """The answers of the user."""
 
     name: str
     model: str = ""  # "": the little model of the quickstart, which needs no GPU
@@ -135,16 +135,16 @@ def init(
 
 
 def _asked(flag: str | None, question: str, default: str, *, asks: bool) -> str:
-    """The flag, or what somebody answers, or the default."""
+    """The flag, or the user's answer, or without a terminal the default."""
     if flag is not None:
         return flag
     return str(typer.prompt(question, default=default, show_default=bool(default))) if asks else default
 
 
 def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
-    """What to write, the configuration first.
+    """The files to write, the configuration first.
 
-    Raises: ConfigError if an answer is none, or a file is there.
+    Raises: ConfigError if an answer is not usable, or a file exists.
     """
     places = {"The folder": str(folder.resolve()), "--model": answers.model, "--data": answers.data}
     for what, path in places.items():
@@ -171,9 +171,9 @@ def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
 
 
 def columns_of(data: Path) -> dict[str, str]:
-    """The columns of prompt and answer, by the names that such columns have.
+    """The columns of prompt and answer, found by usual names.
 
-    Raises: ConfigError if the file is none, or has no such columns.
+    Raises: ConfigError if the file is no JSONL, or has no such columns.
     """
     try:
         with data.open() as file:
@@ -220,12 +220,12 @@ def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
 
 
 def _quoted(value: str | Path) -> str:
-    """A text as YAML has it in quotes, whatever it would be without, and no environment variable in it."""
+    """A text in quotes of YAML, so that it stays a text, with `${` escaped."""
     return json.dumps(str(value), ensure_ascii=False).replace("${", "$${")
 
 
 def _lengths(model: Path) -> tuple[int, int]:
-    """Tokens of prompt and response that the model has room for. Raises: ConfigError if it says nonsense."""
+    """Tokens of prompt and response for the model's context. Raises: ConfigError for a bad config.json."""
     try:
         shape = checked(json.loads((model / "config.json").read_text()))
     except (OSError, ValueError) as error:
