@@ -1,1 +1,1 @@
-"""What a recorded run tells a person."""
+"""Reads a recorded run for people: alarms, stories, traces, reasons and samples."""

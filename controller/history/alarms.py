@@ -1,9 +1,8 @@
-"""Rules that say when a run's learning goes wrong: each with its owner, its evidence and what to do.
+"""Rules that find when a run's learning goes wrong: each with its owner, its evidence and a remedy.
 
-Invariants: pure functions of the lines of metrics.jsonl and evaluations.jsonl; a rule judges the newest
-lines by the run's own ones before, and says nothing until it has enough of them; the healthy quickstart
-raises none, at any of its steps.
-"""
+Invariants: pure functions of the lines of metrics.jsonl and evaluations.jsonl; a rule compares the newest
+lines with fixed limits or with the run's earlier lines, and is silent until it has enough of them; the
+healthy quickstart raises no alarm, at any of its steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -17,14 +16,14 @@ from controller.history.metric_lines import MetricLines
 from strategies.outcomes import EPSILON
 
 Line = Mapping[str, object]
-NEWEST = 5  # steps that an alarm looks at: one bad step is none
-FIRST = 20  # steps that the beginning of a run is
-MOST = 1_000  # newest steps of a run that is watched while it goes on
-MANY = 20  # steps before the newest that tell what is usual
+NEWEST = 5  # newest steps that an alarm judges: one bad step raises none
+FIRST = 20  # steps that count as the beginning of a run
+MOST = 1_000  # newest steps that are held of a live run
+MANY = 20  # steps before the newest that define the usual value
 ENTROPY_SHARE, GRADIENT_TIMES, MISMATCH_TIMES = 0.2, 10.0, 5.0
-MISMATCH_NOISE = 0.01  # nats; below it a rise says nothing
+MISMATCH_NOISE = 0.01  # nats; below it a rise does not count
 MISMATCH_MOST = 0.5  # nats, whatever is usual; 0.3 from random weights at lr 0.01
-FRESH_MOST = 0.03  # nats, of tokens that the very weights sampled; of another precision: 0.0001
+FRESH_MOST = 0.03  # nats, of tokens sampled by exactly the trained weights; another precision gives 0.0001
 ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "engine/fresh_tokens")
 KEYS = (
     *ENGINE, "entropy", "grad_norm", "groups/equal_advantages", "groups/equal_rewards", "mismatch_kl",
@@ -32,7 +31,7 @@ KEYS = (
     "skipped_steps", "staleness/max", "step", "time_s", "tokens/aborted", "tokens/generated", "tokens/lost",
     "tokens/masked_share", "turns/mean",
 )  # fmt: skip
-"""All that a rule looks at in a line of metrics.jsonl."""
+"""All keys of metrics.jsonl that a rule reads."""
 CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
 MASKED_SHARE = 0.9  # of tokens; masks are meant for a few responses
 EQUAL_SHARE = 0.9  # of groups; that of the quickstart is 0.7 at most: it solves most prompts at last
@@ -46,7 +45,7 @@ FALLS = 3  # evaluations in a row
 def alarms(
     lines: Sequence[Line], evaluations: Sequence[Line] = (), *, bound: int | None = None
 ) -> list[Alarm]:
-    """All that hold after the last line, the worst first. `bound`: the run's max_staleness."""
+    """Alarms that hold after the last line, the worst first. `bound`: the run's max_staleness."""
     found: list[Alarm] = []
     oldest = max(_last(lines, "staleness/max", NEWEST), default=0.0)
     if bound is not None and oldest > bound:
@@ -63,7 +62,7 @@ def alarms(
 
 
 def watched(lines: Sequence[Line]) -> list[Line]:
-    """Of many lines what one who looks after each of them holds: the first FIRST and the newest MOST."""
+    """The lines that have to be held to judge a live run: the first FIRST and the newest MOST."""
     return [*lines[:FIRST], *lines[max(FIRST, len(lines) - MOST) :]]
 
 
@@ -73,7 +72,7 @@ def _skipped(lines: Sequence[Line]) -> str:
 
 
 def _flat_rewards(lines: Sequence[Line]) -> str:
-    """Nothing to learn from; where turns have advantages of their own, by those, whatever episodes earn."""
+    """Whether there is nothing to learn from: by rewards, or by advantages of turns if there are any."""
     if trained := _last(lines, "groups/equal_advantages", NEWEST):
         if len(trained) < NEWEST or fmean(trained) <= EQUAL_SHARE:
             return ""
@@ -94,9 +93,9 @@ def _masked(lines: Sequence[Line]) -> str:
 
 
 def _collapsed(lines: Sequence[Line]) -> str:
-    """Entropy falls in every run that learns; one that falls while nothing is learned any more is lost.
+    """Whether entropy has collapsed: it falls in every run that learns, so reward has to fall with it.
 
-    What it was at first is the mean of few steps: a far too large step takes it all at once.
+    The first entropy is a mean of only NEWEST steps, as a far too large learning rate destroys it at once.
     """
     entropy, reward = _all(lines, "entropy"), _all(lines, "reward/mean")
     if len(entropy) < 2 * NEWEST or len(reward) < 2 * NEWEST:
@@ -110,7 +109,7 @@ def _collapsed(lines: Sequence[Line]) -> str:
 
 
 def _drifted(lines: Sequence[Line]) -> str:
-    """Engine and trainer do not mean the same policy, from the first step on, too."""
+    """Whether engine and trainer differ in their policy, also from the first step on."""
     newest = _last(lines, "mismatch_kl", NEWEST)
     if len(newest) == NEWEST and median(newest) > MISMATCH_MOST:
         return f"mismatch_kl is {median(newest):.3g} nats in the last {NEWEST} steps"
@@ -118,7 +117,7 @@ def _drifted(lines: Sequence[Line]) -> str:
 
 
 def _is_at_odds(lines: Sequence[Line]) -> str:
-    """What the newest tokens tell that were sampled by the very weights that were then trained."""
+    """Whether the newest tokens from exactly the trained weights show a mismatch of engine and trainer."""
     tokens = _column(lines, "engine/fresh_tokens")
     told = (place for place in range(len(lines) - 1, -1, -1) if (tokens[place] or 0.0) >= FRESH_TOKENS)
     place = next(told, None)
@@ -131,7 +130,7 @@ def _is_at_odds(lines: Sequence[Line]) -> str:
 
 
 def _engine(line: Line) -> dict[str, float]:
-    """What a step told of its engine, as far as it is numbers."""
+    """The metrics of a step about its engine that are numbers."""
     told = {key: _one(line, key) for key in ENGINE}
     return {key: value for key, value in told.items() if value is not None}
 
@@ -157,7 +156,7 @@ def _cut(lines: Sequence[Line]) -> str:
         return ""
     lengths, turns = (_column(lines[-NEWEST:], key) for key in ("response_length/mean", "turns/mean"))
     if all(length == (answers or 1) for length, answers in zip(lengths, turns, strict=True)):
-        return ""  # answers of one token, which is all that they may be
+        return ""  # answers of one token, the most that is allowed
     return f"{fmean(shares):.0%} of the responses did not end by themselves"
 
 
@@ -185,7 +184,7 @@ def _wasted(lines: Sequence[Line]) -> str:
 
 
 def _slow_rewards(lines: Sequence[Line]) -> str:
-    """The next step waits for nothing but rewards; said until that is clearly less again."""
+    """Whether steps wait for rewards alone; holds until the share is under LESS_SCORING again."""
     newest = 0.0
     shares, waits = [share or 0.0 for share in _column(lines, "phase/scoring")], _waits(lines)
     for end in range(len(lines), NEWEST - 1, -1):
@@ -200,9 +199,9 @@ def _slow_rewards(lines: Sequence[Line]) -> str:
 
 
 def _waits(lines: Sequence[Line]) -> list[float | None]:
-    """Seconds of each step in which only rewards were missing; None where nobody said how long it took.
+    """Seconds of each step in which only rewards were missing; None if the step's duration is not known.
 
-    That is so of the first line, and of the first one behind others that are not held any more.
+    It is not known for the first line, and for the first one behind a gap of lines that are not held.
     """
     told = list(zip(*(_column(lines, key) for key in ("step", "time_s", "phase/scoring")), strict=True))
     found: list[float | None] = [None] * min(1, len(told))
@@ -259,11 +258,11 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
     ("length", "rollout", _runs_away, "Reward what is short, or see trainer.loss_aggregation."),
     ("wasted tokens", "rollout", _wasted, "See `launch.py story` of a group that was given up."),
 )
-"""Name, owner, what it sees, and what to do; the worst first."""
+"""Name, owner, rule and remedy of each alarm; the worst first."""
 
 
 def _is_hacked(lines: Sequence[Line], evaluations: Sequence[Line]) -> str:
-    """Reward of training rises while that of held-out prompts falls."""
+    """Whether the reward of training rises while the result of held-out prompts falls."""
     alike = [line for line in evaluations if is_comparable(line, evaluations[-1])]
     held_out = _all(alike, "pass@1") or _all(alike, "reward/mean")
     newest = held_out[-FALLS - 1 :]
@@ -289,7 +288,7 @@ def _last(lines: Sequence[Line], key: str, count: int) -> list[float]:
 
 
 def _grown(lines: Sequence[Line], key: str) -> float:
-    """How much a total has grown in the newest steps."""
+    """Growth of a total over the newest steps."""
     before, now = lines[-NEWEST - 1].get(key), lines[-1].get(key)
     return now - before if isinstance(now, int | float) and isinstance(before, int | float) else 0.0
 

@@ -1,7 +1,7 @@
-"""What another strategy would have decided at each point of a run, where the run stood then.
+"""Compares a run's decisions with those that another strategy would have taken in the same situations.
 
-Invariants: the run's own strategy decides, so its history is the one that is replayed; the other one is
-asked the same questions, with its own knobs, and its answers change nothing.
+Invariants: the run's own strategy decides, so its own history is replayed; the other strategy gets the same
+arguments, with its own knobs, and its answers change nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,23 +26,23 @@ from strategies.routing import Routing
 from strategies.schedules import MixtureView
 from strategies.views import AdmissionView, Settings
 
-MOST_EPISODES = 8  # of a group, whose turns are told
-KEPT = 5  # differences of each kind that are told one by one
+MOST_EPISODES = 8  # of a group whose turns are shown
+KEPT = 5  # differences of each kind that are shown one by one
 LABELS = {
     "route": "routing", "admit": "admission", "migrate": "migration", "synchronize": "pulls",
     "keep": "filter", "adapt": "pacing",
 }  # fmt: skip
-"""What people call the decisions, by the field of `Strategies` that takes them."""
+"""Names of the decisions for people, by the field of `Strategies` that takes them."""
 
 
 class Difference(NamedTuple):
-    """One decision that the other strategy would have taken otherwise."""
+    """One decision in which the other strategy differs."""
 
     now: float  # seconds since the run began
     about: str
     chosen: object
     other: object
-    in_words: tuple[str, str]  # both, for a person
+    in_words: tuple[str, str]  # both answers, for a person
 
 
 @dataclass(slots=True)
@@ -55,12 +55,12 @@ class Agreement:
 
 
 class Shadow:
-    """Watches a core, and asks another strategy whatever the core's own is asked."""
+    """Calls another strategy with the arguments of each call of a core's own strategy."""
 
     def __init__(self, recording: Recording, core: Core, other: Config) -> None:
-        """Put the watch in place of the core's strategies. `core`: the recording's own, not yet stepped.
+        """Wrap the core's strategies. `core`: the recording's own, not yet stepped.
 
-        Raises: ConfigError if a strategy of `other` cannot be found.
+        Raises: ConfigError if a strategy of `other` cannot be loaded.
         """
         self.agreements = {name: Agreement() for name in LABELS}
         """By the field of `Strategies` that decides."""
@@ -71,14 +71,14 @@ class Shadow:
         core.state.strategies = self._watch(core.state.strategies, recording.strategies(other))
 
     def _watch(self, own: Strategies, other: Strategies) -> Strategies:
-        """The run's own, each beside the other one; routing keeps its own order, which is no decision."""
+        """The run's own strategies with the other ones beside them; routing keeps its own order."""
         return Strategies(
             route=Routing(self._watched("route", own.route.choose, other.route.choose), own.route.order),
             admit=self._watched("admit", own.admit, other.admit),
             migrate=self._watched("migrate", own.migrate, other.migrate),
             synchronize=self._watched("synchronize", own.synchronize, other.synchronize),
             keep=own.keep if self._leaves_filter_out else self._watched("keep", own.keep, other.keep),
-            schedule=own.schedule,  # what is in the data is no choice of where or when
+            schedule=own.schedule,  # the mixture of the data is not compared
             adapt=self._watched("adapt", own.adapt, other.adapt),
             sample=own.sample,
             credit=own.credit,
@@ -95,7 +95,7 @@ class Shadow:
                     otherwise = other(*asked)
             except PluginError as error:
                 raise RunError(f"The other strategy failed at {core.state.now:.3f} s. {error}") from error
-            except Exception as error:  # a built-in one, by a knob that it cannot use
+            except Exception as error:  # a built-in strategy fails on a knob that it cannot use
                 raise RunError(
                     f"The other strategy failed as {LABELS[name]} at {core.state.now:.3f} s with "
                     f"{type(error).__name__}: {str(error).rstrip('.')}. Mend it, or choose one that fits "
@@ -119,7 +119,7 @@ class Shadow:
         return decide
 
     def _with_knobs(self, argument: Any) -> Any:
-        """The argument with the other configuration's value for whatever the user sets."""
+        """The argument with the knobs of the other configuration."""
         staleness = self._other.staleness
         if argument is self._core.state.config.staleness.in_flight_batches:  # admission gets this knob alone
             return staleness.in_flight_batches
@@ -156,7 +156,7 @@ def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -
 
 
 def agreement_in_words(agreements: dict[str, Agreement]) -> str:
-    """The comparison for a person, several lines."""
+    """The comparison as text, several lines."""
     lines = []
     for name, agreement in agreements.items():
         equal = agreement.decisions - agreement.different
@@ -172,10 +172,10 @@ def agreement_in_words(agreements: dict[str, Agreement]) -> str:
 
 
 def _effect(what: str, answer: Any) -> Any:
-    """An answer as the core takes it.
+    """The effect of an answer on the core, for comparison.
 
-    Which instances pull, and which trajectories move, is a set; admission is asked again after each group, so
-    it says yes or no.
+    Instances that pull, and trajectories that move, are a set; admission is called again after each group, so
+    only the sign of its answer counts.
     """
     if what == "admit" and isinstance(answer, int | float):
         return answer > 0
@@ -184,7 +184,7 @@ def _effect(what: str, answer: Any) -> Any:
 
 
 def answer_in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) -> str:
-    """An answer for a person; one that the core could not take is shown as it is."""
+    """An answer as text; one that the core could not use is shown as it is."""
 
     def instance(number: int) -> str:
         return core.state.registry.instance(number).name
@@ -218,7 +218,7 @@ def answer_in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Co
 
 
 def subject(what: str, argument: Any) -> str:
-    """What a decision was about, for a person."""
+    """The subject of a decision, as text."""
     if isinstance(argument, AdmissionView):
         in_system = argument.generating + argument.occupied
         return f"{in_system} groups in the system at version {argument.train_version}"
@@ -240,6 +240,6 @@ def subject(what: str, argument: Any) -> str:
 
 
 def by_episode(values: Sequence[Sequence[float]]) -> str:
-    """A number for each turn, of the first episodes."""
+    """A number for each turn, of the first MOST_EPISODES episodes, as text."""
     told = [", ".join(f"{value:g}" for value in turns) for turns in values[:MOST_EPISODES]]
     return "; ".join(told) + ("; ..." if len(values) > MOST_EPISODES else "")

@@ -1,6 +1,6 @@
-"""What operators asked of a run: each order with its moment, who gave it and why.
+"""Reads operators' orders to a run from its journal: each with its time, its operator and the reason.
 
-Invariant: the journal alone says so; what became of an order are the commands of its event.
+Invariant: the journal is the only source; the effects of an order are the commands of its event.
 """
 
 from typing import NamedTuple, get_args
@@ -17,13 +17,13 @@ MARKS = (
     bytes((DrainWorker.tag,)) + THREE_FIELDS,
     bytes((DrainWorker.tag,)) + ONE_FIELD,  # as older releases have written it
 )
-"""Bytes that the record of an order has, and few others."""
+"""Bytes that the record of an order contains, and few other records do."""
 
 
 class Order(NamedTuple):
-    """One word of an operator."""
+    """One order of an operator."""
 
-    number: int  # of its event
+    number: int  # of the order's event
     now_s: float
     action: str
     argument: str
@@ -32,7 +32,7 @@ class Order(NamedTuple):
 
 
 def orders(recording: Recording, after: int) -> list[Order]:
-    """Those behind event `after`, in order. Raises: RunError."""
+    """Orders after the event `after`, in order. Raises: RunError."""
     found: list[Order] = []
     for number, now_s, event, *_ in recording.events_with(*MARKS, after=after):
         if not isinstance(event, Received):

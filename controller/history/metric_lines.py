@@ -1,8 +1,7 @@
 """Lines of metrics.jsonl, held as columns: a sixth of the memory of a dictionary for each line.
 
-Invariants: a line is the numbers that it has: what is none, or not finite, is left out; who holds lines keeps
-them while others come; a curve that is thinned says so, keeps its least and its most, and its newest lines.
-"""
+Invariants: a line holds its finite numbers, and no other values; lines that were handed out do not change
+when more are added; a thinned curve says so, and keeps its least, its greatest and its newest points."""
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +10,10 @@ from typing import overload
 
 import numpy as np
 
-WHOLE = 1_000  # newest lines of a thinned curve, each of which is a point
+WHOLE = 1_000  # newest lines of a thinned curve that are points of their own
 OLDER = 1_000  # points for all lines before those, two for each span of lines
 LINES_PER_POINT = "lines per point"
-"""The column that a thinned answer has beside those of the lines; no key of a line has spaces."""
+"""A further column of thinned curves; no key of a line has spaces."""
 
 Number = int | float
 
@@ -23,14 +22,14 @@ class LineColumns:
     """A column of numbers for each key, which grows with each line."""
 
     def __init__(self, most: int, *, only: Collection[str] | None = None) -> None:
-        """`most`: lines that are kept, the newest. `only`: keys that are kept; None: all."""
+        """`most`: newest lines that are kept. `only`: keys that are kept; None: all."""
         self._most, self._only, self._count = most, only, 0
         self._columns: dict[str, array[float]] = {}
         self.lines = MetricLines({}, 0, 0)
-        """All that are kept."""
+        """All lines that are kept."""
 
     def add(self, lines: Iterable[Mapping[str, object]]) -> None:
-        """Take in what came behind those that are there."""
+        """Add lines behind those that are kept."""
         columns, only = self._columns, self._only
         for line in lines:
             for key, value in line.items() if only is None else [(key, line.get(key)) for key in only]:
@@ -41,17 +40,17 @@ class LineColumns:
                         column.extend([nan] * missing)
                     column.append(number)
             self._count += 1
-        if (surplus := self._count - self._most) > self._most // 8:  # others may look at the old columns
+        if (surplus := self._count - self._most) > self._most // 8:  # others may hold the old columns
             self._columns = {key: column[surplus:] for key, column in self._columns.items()}
             self._count -= surplus
         self.lines = MetricLines(dict(self._columns), max(0, self._count - self._most), self._count)
 
 
 class MetricLines(Sequence[Mapping[str, Number]]):
-    """Some lines, one behind the other."""
+    """Consecutive lines, as a view of columns."""
 
     def __init__(self, columns: Mapping[str, "array[float]"], start: int, stop: int) -> None:
-        """`columns`: which may be shorter than `stop`, and may grow behind it."""
+        """`columns`: may be shorter than `stop`, and may grow behind it."""
         self._columns, self._start, self._stop = columns, start, stop
 
     def __len__(self) -> int:
@@ -75,14 +74,14 @@ class MetricLines(Sequence[Mapping[str, Number]]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     def column(self, key: str) -> list[Number | None]:
-        """A number or nothing for each line."""
+        """The number of each line under a key; None if it has none."""
         return _plain(self._values(key))
 
     def columns(self) -> dict[str, list[Number | None]]:
-        """By key, the points of a curve; WHOLE + OLDER of them, or a few more, where there are more lines.
+        """By key, the points of a curve; of many lines only about WHOLE + OLDER points.
 
-        Then the older lines are in spans, each with two points: for each key the least and the most of the
-        span, in their order. LINES_PER_POINT says for how many lines each point stands.
+        Then older lines are thinned by spans to two points each: for each key the least and the greatest of
+        the span, in their order. LINES_PER_POINT says how many lines each point stands for.
         """
         keys = [key for key in self._columns if not np.isnan(self._values(key)).all()]
         older = len(self) - WHOLE
@@ -97,7 +96,7 @@ class MetricLines(Sequence[Mapping[str, Number]]):
         return found | {LINES_PER_POINT: per_point + [1] * (len(self) - spans * held)}
 
     def up_to(self, step: int) -> Sequence[Mapping[str, Number]]:
-        """Those of train steps up to this one."""
+        """Lines of train steps up to `step`."""
         reached = self._values("step") <= step
         count = int(reached.sum())
         if reached[:count].all():
@@ -105,7 +104,7 @@ class MetricLines(Sequence[Mapping[str, Number]]):
         return [self[int(place)] for place in np.flatnonzero(reached)]
 
     def _values(self, key: str) -> "np.ndarray":
-        """With nan for nothing; of its own, as a column that is looked at could not grow."""
+        """The values of a key, nan for none; a copy, as a column with a view of it could not grow."""
         column = self._columns.get(key, array("d"))[self._start : self._stop]
         column.extend([nan] * (len(self) - len(column)))
         return np.frombuffer(column)
@@ -134,7 +133,7 @@ class MetricLine(Mapping[str, Number]):
 
 
 def _finite(value: object) -> float | None:
-    """What can be drawn of a value; None if it is no number."""
+    """The value as a finite number; None if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -145,7 +144,7 @@ def _finite(value: object) -> float | None:
 
 
 def _thinned(values: "np.ndarray", spans: int, held: int) -> "np.ndarray":
-    """Least and most of each span of so many lines, as they came; behind them all other lines."""
+    """The least and greatest value of each span of `held` lines, in order; then all other lines."""
     cut = spans * held
     older = values[:cut].reshape(spans, held)
     least = np.where(np.isnan(older), np.inf, older).argmin(axis=1)
@@ -159,5 +158,5 @@ def _plain(values: "np.ndarray") -> list[Number | None]:
 
 
 def _shortest(value: float) -> Number:
-    """A whole number as one, as a line has it."""
+    """The value as int if it is whole, as in the file."""
     return int(value) if value.is_integer() else value

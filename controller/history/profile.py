@@ -1,4 +1,4 @@
-"""Reads the cost model of a run's instances out of its history.
+"""Fits the cost model of a run's instances to its history.
 
 Invariant: the run is only read; equal histories give equal coefficients.
 """
@@ -19,7 +19,7 @@ from strategies.fitting import OnlineFit
 
 
 class Fitted(NamedTuple):
-    """What reports told; `error`: mean relative error of predicting each of the last hundred intervals."""
+    """A fitted cost model; `error`: mean relative error of predicting each of the last hundred intervals."""
 
     coefficients: Coefficients
     error: float
@@ -29,12 +29,12 @@ class Fitted(NamedTuple):
 class Profile(NamedTuple):
     """The cost model of a run."""
 
-    together: Fitted  # all instances taken as alike
-    workers: dict[str, Fitted]  # by name, each life of its process counted with the others; for unlike ones
+    together: Fitted  # one fit for all instances
+    workers: dict[str, Fitted]  # by name, over all lives of its process; for unlike instances
 
 
 def profile(run: str | Path) -> Profile:
-    """The coefficients that a run's status reports tell, for later runs on the same machines.
+    """The coefficients from a run's status reports, for later runs on the same machines.
 
     `run`: a run directory or its run.db. Raises: RunError if it cannot be read, or has no decode steps.
     """
@@ -46,10 +46,10 @@ def profile(run: str | Path) -> Profile:
 
 
 class Reports:
-    """Learns the cost model event by event."""
+    """Fits the cost model event by event."""
 
     def __init__(self, names: Mapping[PeerId, str] = MappingProxyType({})) -> None:
-        """`names`: of those who attached before the first event."""
+        """`names`: of workers that attached before the first event."""
         self._names = dict(names)
         self._latest: dict[PeerId, InstanceStatus] = {}
         self._together, self._fits = OnlineFit(), dict[str, OnlineFit]()
@@ -69,7 +69,7 @@ class Reports:
                 pass
 
     def profile(self, path: str) -> Profile:
-        """What was learned of the run in this file. Raises: RunError if that is nothing."""
+        """The fitted cost model of the run at `path`. Raises: RunError if no report could be used."""
         if not self._together.observations:
             raise RunError(
                 f"{path} tells nothing about the cost of decode steps: none of its {len(self._latest)} "

@@ -1,8 +1,8 @@
-"""Why a built-in strategy answered as it did: each candidate, what it was worth, and what spoke against it.
+"""Explains the answers of built-in strategies: the worth of each candidate, or why it was excluded.
 
-Invariants: pure; made of the same parts as the strategies; what is called chosen here is what the strategy
-chooses (tests/unit/controller/history/test_reasons.py). A strategy of the user's has no reasons but its own.
-"""
+Invariants: pure; computed by the strategies' own functions; the candidates marked as chosen are those that
+the strategy chooses (tests/unit/controller/history/test_reasons.py). The user's own strategies are not
+explained."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from strategies.views import AdmissionView, InstanceView, Settings, SyncView, Wo
 
 
 class Candidate(NamedTuple):
-    """One of those that a strategy chose from."""
+    """One candidate of a choice."""
 
     id: int
-    worth: float | None  # the larger, the better; None: it was out before anything was compared
+    worth: float | None  # the larger, the better; None: it was excluded before the comparison
     is_chosen: bool
-    why: str  # what it was worth, or the rule that excluded it
+    why: str  # its worth in words, or the rule that excluded it
 
 
 class Reasons(NamedTuple):
@@ -38,7 +38,7 @@ class Reasons(NamedTuple):
 def of_routing(
     choose: Choose, work: WorkView, instances: Sequence[InstanceView], settings: Settings
 ) -> Reasons | None:
-    """Why a trajectory went where it did; None for a rule of the user's."""
+    """Why a trajectory was routed to its instance; None for a rule of the user's."""
     match choose:
         case routing.by_marginal_gain:
             return _by_gain(work, instances, settings)
@@ -246,7 +246,7 @@ def of_filter(keep: Filter, rewards: Sequence[float]) -> Reasons | None:
 
 
 def of_credit(credit: TurnAdvantages, view: TurnsView) -> Reasons | None:
-    """What the advantages of a group's turns are made of; None for a rule of the user's."""
+    """How the advantages of a group's turns are computed; None for a rule of the user's."""
     if credit != outcomes.by_returns:
         return None
     return Reasons(
@@ -257,7 +257,7 @@ def of_credit(credit: TurnAdvantages, view: TurnsView) -> Reasons | None:
 
 
 def rate_in_words(instance: InstanceView) -> str:
-    """What an instance generates by the cost model."""
+    """The load of an instance, and its tokens/s by the cost model."""
     rate = throughput(instance.coefficients, instance.running, instance.resident_tokens)
     return f"{instance.running} run, {instance.resident_tokens} tokens, {rate:.0f} tokens/s"
 
@@ -265,7 +265,7 @@ def rate_in_words(instance: InstanceView) -> str:
 def of_migration(
     migrate: Migration, instances: Sequence[InstanceView], running: Running, settings: Settings
 ) -> Reasons | None:
-    """Why these trajectories move, by the instance that they leave; None for a rule of the user's."""
+    """Why these trajectories move, by instance that they leave; None for a rule of the user's."""
     if migrate not in migration.MIGRATIONS.values():
         return None
     if migrate == migration.none:

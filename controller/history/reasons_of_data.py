@@ -1,6 +1,6 @@
-"""Why prompts start in the order that they do, and come from the sources that they come from.
+"""Explains the order in which prompts start, and the sources from which they are read.
 
-Invariant: pure. A strategy of the user's has no reasons but its own.
+Invariant: pure. The user's own strategies are not explained.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from strategies.batches import samplers
 from strategies.batches.samplers import Sampler, SamplingView
 from strategies.schedules import MixtureView, Schedule
 
-MOST_GROUPS = 64  # that one answer names
+MOST_GROUPS = 64  # in one text
 SAMPLERS: dict[Sampler, str] = {
     samplers.in_order: "Prompts start as they were read.",
     samplers.similar_length: "Batches of prompts of about one expected length: shortest first in even "
@@ -30,7 +30,7 @@ SCHEDULES: dict[Schedule, str] = {
 
 
 def of_sampling(sample: Sampler, view: SamplingView) -> Reasons | None:
-    """The rule, with the lengths that are expected; None for a rule of the user's."""
+    """The rule of a sampler, with expected lengths; None for a rule of the user's."""
     if sample not in SAMPLERS:
         return None
     expected = [expm1(prompt.expected_log) for prompt in view.prompts]
@@ -39,7 +39,7 @@ def of_sampling(sample: Sampler, view: SamplingView) -> Reasons | None:
 
 
 def of_schedule(schedule: Schedule, view: MixtureView) -> Reasons | None:
-    """The rule, with what it went by; None for a rule of the user's."""
+    """The rule of a schedule, with weights and pass rates; None for a rule of the user's."""
     if schedule not in SCHEDULES:
         return None
     known = [f"{one.name}: weight {one.weight:g}, pass rate {one.pass_rate:.2f}" for one in view.sources]
@@ -47,7 +47,7 @@ def of_schedule(schedule: Schedule, view: MixtureView) -> Reasons | None:
 
 
 def order_in_words(places: Sequence[int], view: SamplingView) -> str:
-    """The groups of a window, batch by batch."""
+    """The groups of a window, batch by batch, as text."""
     groups = [view.prompts[place].group for place in places]
     size = view.batch_groups
     batches = [groups[first : first + size] for first in range(0, min(len(groups), MOST_GROUPS), size)]
@@ -56,7 +56,7 @@ def order_in_words(places: Sequence[int], view: SamplingView) -> str:
 
 
 def shares_in_words(weights: Sequence[float], view: MixtureView) -> str:
-    """The share of each source."""
+    """The share of each source, as text."""
     total = sum(weights)
     shares = zip(view.sources, weights, strict=True)
     return ", ".join(f"{source.name} {weight / total:.0%}" for source, weight in shares)

@@ -1,8 +1,8 @@
 """A line of numbers for each response of the kept samples, so that they can be filtered and sorted.
 
-Invariants: a sample is read once, and never turned into text; what the run has deleted is forgotten at the
-next look; a line takes 78 bytes, however long its response is; a damaged sample is named, and keeps nobody
-from the others.
+Invariants: a sample is read once, and never decoded to text; samples that the run has deleted are dropped at
+the next look; a line takes 78 bytes, however long its response is; a damaged sample is reported, and the
+others stay readable.
 """
 
 import json
@@ -24,19 +24,19 @@ Key = tuple[int, int]
 IsLate = Callable[[], bool]
 LINE = np.dtype([
     ("step", "<i8"), ("group", "<i8"), ("member", "<i8"), ("reward", "<f8"),
-    ("advantage", "<f8"),  # nan of held-out prompts: nothing is trained of them
+    ("advantage", "<f8"),  # nan for held-out prompts, which are not trained
     ("length", "<i8"),  # all tokens behind the prompt, given ones too
-    ("drift", "<f4"),  # mean of its tokens', without signs; nan where the trainer told nothing
-    ("repeats", "<f4"),  # share of its runs of REPEATED tokens that stood in it before
+    ("drift", "<f4"),  # mean absolute drift of its tokens; nan if the trainer did not report it
+    ("repeats", "<f4"),  # share of its runs of REPEATED tokens that occurred before in it
     ("ages", "<u8"),  # bit k: a token is k versions old
     ("source", "<i4"),  # number in `sources`
-    ("prompt", "<u8"),  # digest: equal of the same prompt in another epoch
+    ("prompt", "<u8"),  # digest, equal for the same prompt in another epoch
     ("is_cut", "?"), ("is_equal", "?"),
 ])  # fmt: skip
-OLDEST = 63  # ages from here on count as one
+OLDEST = 63  # larger ages count as this one
 REPEATED = 4
-EQUAL = 1e-6  # apart at most, rewards of a group count as equal
-FACTOR = np.uint64(0x9E3779B97F4A7C15)  # mixes tokens into one number
+EQUAL = 1e-6  # largest difference of rewards that count as equal
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # of the hash of a run of tokens
 
 
 class SampleIndex:
@@ -46,14 +46,14 @@ class SampleIndex:
         self._lines: dict[Key, np.ndarray] = {}
         self._table: np.ndarray | None = None
         self.damaged: dict[Key, str] = {}
-        """What is wrong with samples that cannot be read."""
+        """By key, what is wrong with samples that cannot be read."""
         self.sources: dict[str, int] = {}
-        """Numbers of the data sources; "" is that of rows that name none."""
+        """Numbers of the data sources; "" stands for rows without a source."""
 
     def follow(self, recording: Recording, is_late: IsLate) -> int:
-        """Read what is new, the newest first, until it is late; how many samples are left to be read.
+        """Read new samples, the newest first, until `is_late()`; returns how many are left to read.
 
-        Each time at least one is read. Raises: RunError.
+        Each call reads at least one. Raises: RunError.
         """
         kept = dict.fromkeys(recording.sample_keys())
         for key in [key for key in (*self._lines, *self.damaged) if key not in kept]:
@@ -67,7 +67,7 @@ class SampleIndex:
 
     @property
     def table(self) -> np.ndarray:
-        """All lines that are known, the oldest first. Not to be changed."""
+        """All lines read so far, the oldest first. Callers must not change it."""
         if self._table is None:
             lines = [self._lines[key] for key in sorted(self._lines)]
             self._table = np.concatenate(lines) if lines else np.empty(0, LINE)
@@ -90,7 +90,7 @@ class SampleIndex:
 
 
 def lines_of_numbers(sample: KeptSample, sources: dict[str, int]) -> np.ndarray:
-    """One LINE for each response; a source that is new gets the next number of `sources`."""
+    """One LINE for each response; a new source gets the next number of `sources`."""
     items: list[dict[str, Any]] = sample.facts["items"]
     tokens = np.frombuffer(sample.tokens, "<i4")
     drifts = _drifts(sample)
@@ -116,7 +116,7 @@ def lines_of_numbers(sample: KeptSample, sources: dict[str, int]) -> np.ndarray:
 
 
 def number(value: float) -> float:
-    """Itself, or nan for what cannot be compared."""
+    """The value, or nan if it is not finite."""
     return value if isfinite(value) else nan
 
 
@@ -128,12 +128,12 @@ def source_of(row: bytes) -> str:
 
 
 def digest_of(sample: KeptSample) -> int:
-    """Of its prompt, or of its row where each episode has a prompt of its own."""
+    """The digest of a sample's prompt, or of its row if each episode has its own prompt."""
     return int.from_bytes(blake2b(sample.prompt or sample.row, digest_size=8).digest(), "little")
 
 
 def repeats(tokens: np.ndarray) -> float:
-    """The share of runs of REPEATED tokens that stand in it more than once, the first time apart."""
+    """The share of runs of REPEATED tokens that repeat an earlier run of the response."""
     count = len(tokens) - REPEATED + 1
     if count < 1:
         return 0.0
@@ -144,13 +144,13 @@ def repeats(tokens: np.ndarray) -> float:
 
 
 def _drifts(sample: KeptSample) -> np.ndarray:
-    """Of all sampled tokens; empty where the trainer told nothing."""
+    """Drifts of all sampled tokens, in nats; empty if the trainer did not report them."""
     trained, sampled = np.frombuffer(sample.trained, "<f4"), np.frombuffer(sample.logprobs, "<f4")
     return trained - sampled if len(trained) == len(sampled) else trained[:0]
 
 
 def _ages(step: int, segments: list[tuple[int, int]]) -> int:
-    """Bit k stands for tokens that were k versions old when they were trained."""
+    """A bit set of the ages of tokens: bit k means k versions old when trained."""
     found = 0
     for version, count in segments:
         if version != GIVEN and count:
@@ -159,7 +159,7 @@ def _ages(step: int, segments: list[tuple[int, int]]) -> int:
 
 
 def _are_equal(items: list[dict[str, Any]]) -> bool:
-    """Whether the group had no signal: all rewards, or where turns have some all advantages, are equal."""
+    """Whether the group had no signal: equal rewards, or equal advantages if turns have their own."""
     compared = [item["reward"] for item in items]
     if any(item.get("outcomes") for item in items):
         compared = [advantage for item in items for advantage in advantages_of(item)] or [0.0]

@@ -1,7 +1,7 @@
-"""Which responses of the kept samples are asked for, in which order: filters, sorts, a search in their texts.
+"""Searches responses of the kept samples: filters, sorts, and a search in their texts.
 
-Invariants: a look takes no longer than it is given, and says how much it has left; the next look goes on
-there; a page has at most PER_PAGE responses, however many there are.
+Invariants: a search stops when it is late, and says how many samples are left; the next search goes on there;
+a page has at most PER_PAGE responses.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from controller.history.sample_index import OLDEST, IsLate, Key, SampleIndex
 from protocol.errors import RunError
 
 PER_PAGE = 50
-LONGEST_TEXT = 200  # characters that are searched for
-MOST_SEARCHES = 4  # whose findings are remembered
+LONGEST_TEXT = 200  # characters of a searched text
+MOST_SEARCHES = 4  # texts whose results are remembered
 SORTS = ("newest", "reward", "advantage", "length", "drift", "repeats")
 ONLY = {
     "cut": "responses that were cut off",
@@ -32,17 +32,17 @@ ReadTexts = Callable[[Key], Texts | None]
 
 @dataclass(frozen=True, slots=True)
 class SampleQuery:
-    """What somebody wants to see; a field that says nothing leaves nothing out."""
+    """Filters and order of a search; a field at its default filters nothing."""
 
     step: int | None = None
     group: int | None = None
-    version: int | None = None  # that sampled a token of it
+    version: int | None = None  # which sampled a token of the response
     reward_from: float | None = None
     reward_to: float | None = None
-    age: int = 0  # versions, of its oldest token, at least
+    age: int = 0  # least age of its oldest token, in versions
     source: str | None = None
     prompt: int | None = None  # digest of the index
-    only: tuple[str, ...] = ()  # of ONLY, all of which hold
+    only: tuple[str, ...] = ()  # kinds of ONLY, all of which have to hold
     text: str = ""  # in prompt or response, whatever the case
     sort: str = "newest"
     is_ascending: bool = False
@@ -62,21 +62,21 @@ class SampleQuery:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it wants all, the newest first."""
+        """Whether the query asks for all samples, the newest first."""
         return self == SampleQuery(page=self.page)
 
 
 class FoundSamples(NamedTuple):
-    """A page of what was asked for, as far as it is known."""
+    """A page of results, as far as samples were read."""
 
     lines: np.ndarray  # of the index
     count: int  # of all pages
     page: int
-    left: int  # samples that are still to be read, or to be searched
+    left: int  # samples that are not yet read or searched
 
 
 class SampleSearch:
-    """Looks for samples of one run, and remembers what it has read."""
+    """Searches the samples of one run, and keeps the index between searches."""
 
     def __init__(self) -> None:
         self.index = SampleIndex()
@@ -85,7 +85,7 @@ class SampleSearch:
     def find(
         self, recording: Recording, query: SampleQuery, *, texts: ReadTexts, is_late: IsLate
     ) -> FoundSamples:
-        """One page; `texts` reads a sample, None if it is gone. Raises: RunError."""
+        """One page of results; `texts` reads a sample, None if it is deleted. Raises: RunError."""
         left = self.index.follow(recording, is_late)
         wanted = selected(self.index, query)
         if query.text:
@@ -98,7 +98,7 @@ class SampleSearch:
     def _search(
         self, wanted: np.ndarray, text: str, texts: ReadTexts, is_late: IsLate
     ) -> tuple[np.ndarray, int]:
-        """Lines with the text in them, and of how many samples it is not known yet."""
+        """Lines of responses with the text, and the number of samples that are not searched yet."""
         known = self._searches.pop(text, {})
         self._searches[text] = known  # the newest
         while len(self._searches) > MOST_SEARCHES:
@@ -132,7 +132,7 @@ def _members_with(text: str, texts: ReadTexts, key: Key) -> frozenset[int]:
 
 
 def selected(index: SampleIndex, query: SampleQuery) -> np.ndarray:
-    """The lines that its filters let through, texts apart, oldest first."""
+    """The lines that pass the query's filters, except that on text, oldest first."""
     table = index.table
     keep = np.ones(len(table), bool)
     if query.step is not None:
@@ -166,7 +166,7 @@ def selected(index: SampleIndex, query: SampleQuery) -> np.ndarray:
 
 
 def in_order(lines: np.ndarray, query: SampleQuery) -> np.ndarray:
-    """Sorted; of equals the newest comes first, and what has no such number comes last."""
+    """The lines in the query's order; of equals the newest first, and lines without the number last."""
     newest_first = lines[::-1]
     if query.sort == "newest":
         return lines if query.is_ascending else newest_first
@@ -175,7 +175,7 @@ def in_order(lines: np.ndarray, query: SampleQuery) -> np.ndarray:
 
 
 def query_of(words: Mapping[str, str]) -> SampleQuery:
-    """What words of an address ask for. Raises: RunError if one makes no sense."""
+    """The query in the parameters of a URL. Raises: RunError if one is malformed."""
     return SampleQuery(
         step=_whole(words, "of_step"),
         version=_whole(words, "version"),

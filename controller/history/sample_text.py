@@ -1,7 +1,7 @@
-"""What a run's model has said: kept samples as text, each token with its version and logprob.
+"""Kept samples as text, each token with its version, logprob, drift and weight.
 
 Invariants: only run.db and the tokenizer's file are read; without a tokenizer, tokens are shown as their
-numbers; joining the texts of a response's tokens gives what the tokenizer makes of all of them.
+numbers; the joined texts of a response's tokens equal the decoded response.
 """
 
 import json
@@ -23,7 +23,7 @@ from controller.durability.sample_records import KeptSample, advantages_of, mean
 from protocol.messages import GIVEN
 
 Decode = Callable[[Sequence[int]], str]
-UNFINISHED = "\ufffd"  # ends a text whose last character's other bytes are in the next token
+UNFINISHED = "\ufffd"  # ends a text whose last character continues in the next token
 log = logging.getLogger("staleflow.samples")
 LONGEST_CHARACTER = 8  # tokens; then the text is not UTF-8 at all
 
@@ -34,15 +34,15 @@ class SampleToken:
 
     id: int
     text: str
-    policy_version: int | None  # that sampled it; None: an environment gave it
+    policy_version: int | None  # which sampled it; None: the environment gave it
     logprob: float | None  # under which it was sampled
     trained_logprob: float | None = None  # under the weights just before it was trained; None: not known
-    weight: float | None = None  # what the corrections have multiplied its loss with; None: not known
-    advantage: float | None = None  # its response's, or its turn's; None: nothing was trained of it
+    weight: float | None = None  # factor of its loss by the corrections; None: not known
+    advantage: float | None = None  # of its response or turn; None: it was not trained
 
     @property
     def drift(self) -> float | None:
-        """How much likelier the trained weights find it than those that sampled it, in nats."""
+        """Logprob under the weights just before training minus that at sampling, in nats."""
         if self.logprob is None or self.trained_logprob is None:
             return None
         return self.trained_logprob - self.logprob
@@ -54,19 +54,19 @@ class SampleResponse:
 
     member: int
     reward: float
-    parts: dict[str, float]  # that the reward was made of
-    advantage: float | None  # mean of its sampled tokens'; None: nothing was trained of it
+    parts: dict[str, float]  # of the reward, by name
+    advantage: float | None  # mean over its sampled tokens; None: it was not trained
     ending: str
     tokens: tuple[SampleToken, ...]
 
     @property
     def text(self) -> str:
-        """Of all tokens."""
+        """The text of all tokens."""
         return "".join(token.text for token in self.tokens)
 
     @property
     def policy_versions(self) -> list[int]:
-        """That it was sampled from, oldest first."""
+        """The versions that sampled it, oldest first."""
         return sorted({token.policy_version for token in self.tokens if token.policy_version is not None})
 
 
@@ -76,24 +76,24 @@ class SampleGroup:
 
     step: int
     group: int
-    why: str  # spread, random or oldest: what it was chosen for; or held out
+    why: str  # why it was kept: spread, random, oldest or held out
     row: Any  # JSON of the data source
     prompt: str
     responses: tuple[SampleResponse, ...]
 
     @property
     def is_held_out(self) -> bool:
-        """Whether it was answered for an evaluation, and nothing was trained of it."""
+        """Whether it was answered for an evaluation, and not trained."""
         return is_held_out(self.group)
 
     @property
     def is_corrected(self) -> bool:
-        """Whether the trainer has told drift and weight of its tokens."""
+        """Whether the trainer reported drift and weight of its tokens."""
         return any(token.weight is not None for one in self.responses for token in one.tokens)
 
     @property
     def staleness(self) -> int:
-        """Of its oldest sampled token, in policy versions."""
+        """Staleness of the oldest sampled token, in policy versions."""
         versions = [version for one in self.responses for version in one.policy_versions]
         return max(0, self.step - 1 - min(versions, default=self.step - 1))
 
@@ -105,20 +105,20 @@ class SampleReader:
         self._recording = recording
         self._decode = decode or find_decoder(recording)
         self.has_text = self._decode is not None
-        """Whether there is a tokenizer; else tokens are numbers."""
+        """Whether a tokenizer was found; else tokens are shown as numbers."""
 
     def kept(self) -> list[tuple[int, int]]:
-        """(step, group) of all that are kept, oldest first. Raises: RunError."""
+        """(step, group) of all kept samples, oldest first. Raises: RunError."""
         return self._recording.sample_keys()
 
     def newest(self) -> list[tuple[int, int]]:
-        """Of these, those that the newest step has trained; held-out ones only where no others are kept."""
+        """Keys of the newest step's trained samples; held-out ones only if no others are kept."""
         kept = self.kept()
         found = [key for key in kept if not is_held_out(key[1])] or kept
         return [key for key in found if key[0] == found[-1][0]]
 
     def read(self, step: int, group: int) -> SampleGroup | None:
-        """One of them; None if it is not kept (any more). Raises: RunError."""
+        """One sample; None if it is not kept (any more). Raises: RunError."""
         found = self._recording.sample(step, group)
         return None if found is None else as_text(found, self._decode or _numbers)
 
@@ -169,9 +169,9 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
 def whole_texts(
     sample: KeptSample, decode: Decode, *, of: Container[int] | None = None, most: int | None = None
 ) -> tuple[str, dict[int, str]]:
-    """The prompt, and responses by member, each at once and so faster than token by token.
+    """The prompt, and responses by member, each decoded at once, which is faster than by token.
 
-    `of`: of these members alone; `most`: only so many tokens of each.
+    `of`: only these members; `most`: only this many tokens of each.
     """
     tokens = np.frombuffer(sample.tokens, dtype="<i4").tolist()
     found: dict[int, str] = {}
@@ -189,14 +189,14 @@ def _numbers_of(blob: bytes) -> list[float | None]:
 
 
 def rounded(logprob: float | None, digits: int) -> float | None:
-    """As `round`; that of a given token is None."""
+    """A rounded logprob; None stays None."""
     return None if logprob is None else round(logprob, digits)
 
 
 def texts_of(ids: Sequence[int], decode: Decode) -> list[str]:
-    """What each token adds to the text; "" for one that only begins a character."""
+    """The text that each token adds; "" for a token that does not complete a character."""
     texts: list[str] = []
-    start = read = 0  # what is decoded again for its context, and what has been told
+    start = read = 0  # begin of the tokens decoded again for context; begin of the new ones
     for i in range(len(ids)):
         text = decode(ids[start : i + 1])
         if text.endswith(UNFINISHED) and i - read < LONGEST_CHARACTER and i + 1 < len(ids):
@@ -208,9 +208,9 @@ def texts_of(ids: Sequence[int], decode: Decode) -> list[str]:
 
 
 def find_decoder(recording: Recording) -> Decode | None:
-    """The run's own tokenizer, out of its model's folder; None if that, or the package, is not here.
+    """The run's tokenizer, from its model's folder; None if it, or the package `tokenizers`, is missing.
 
-    One that cannot be read is as good as none.
+    None also if it cannot be read.
     """
     path = Path(recording.config().model.path)
     for folder in (Path(recording.path).parent / path, path):
@@ -226,7 +226,7 @@ def find_decoder(recording: Recording) -> Decode | None:
 
 @lru_cache(maxsize=8)
 def _decoder(file: str, changed_ns: int, size: int) -> Decode | None:
-    """Of a file as it was at that time: pages ask again and again, and a large one takes a second to read."""
+    """The decoder of a tokenizer's file, cached until the file changes: a large one takes a second."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -244,7 +244,7 @@ def _numbers(ids: Sequence[int]) -> str:
 
 
 def lines_of(sample: SampleGroup) -> Iterator[dict[str, Any]]:
-    """A JSON object for each response, complete by itself."""
+    """A complete JSON object for each response."""
     for one in sample.responses:
         yield {
             "step": sample.step, "group": sample.group, "member": one.member, "kept_for": sample.why,

@@ -1,6 +1,6 @@
-"""Of a journal that `run.journal: compact` has shortened: who attached earlier, and what it lacks.
+"""Facts on a journal that `run.journal: compact` has shortened: earlier workers, and deleted events.
 
-Invariant: of a whole journal the names are none.
+Invariant: for a whole journal there are no earlier workers.
 """
 
 from controller.core.core import Core
@@ -14,7 +14,7 @@ def names_in(core: Core) -> dict[PeerId, str]:
 
 
 def names_at_the_beginning(recording: Recording) -> dict[PeerId, str]:
-    """Of the workers that were there before the first event that is kept; {} if no snapshot says so."""
+    """Names, by peer, of workers that attached before the first kept event; {} if the journal is whole."""
     found = recording.snapshot(recording.pruned) if recording.pruned else None
     return {} if found is None else names_in(found.core)
 

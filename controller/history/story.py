@@ -1,8 +1,7 @@
-"""The life of one group, told from the journal: every event and command that names it, with its time.
+"""The story of one group, from the journal: every event and command that names the group, with its time.
 
-Invariants: what is told was re-derived by the core; nothing of it was written down for the story; where the
-core is taken up, and where it is left, changes no line.
-"""
+Invariants: the core re-derives the whole story from recorded events; the events at which the replay begins
+and ends do not change its lines."""
 
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, get_args
@@ -23,20 +22,19 @@ from protocol.messages import Attach, Delta, Message, Role, Segment
 
 
 class Beginning(NamedTuple):
-    """A moment of the run at which nobody has heard of the group yet."""
+    """A moment of the run before the group's prompt was read."""
 
-    core: Core  # which is stepped on
+    core: Core  # is stepped on from here
     number: int  # of the last event that it has seen
-    names: dict[PeerId, str]  # of all who attached before
+    names: dict[PeerId, str]  # of all workers that attached before
     until: int | None = None  # the last event that names the group, if that is known
 
 
 def story(recording: Recording, group: int, *, begin: Beginning | None = None) -> Iterator[str]:
     """Lines of the story of a group, in order.
 
-    `begin`: where the core is taken up, by default the newest snapshot in which the prompt had not been read
-    yet; it ends after the last event that can be about it. Raises: RunError if no event or command names the
-    group.
+    `begin`: where the replay begins, by default the newest snapshot before the prompt was read; it ends after
+    the last event that can name the group. Raises: RunError if no event or command names the group.
     """
     begin = begin or beginning(recording, group)
     is_cut = recording.pruned and begin.number == recording.pruned and _may_be_known(begin.core, group)
@@ -48,13 +46,13 @@ def story(recording: Recording, group: int, *, begin: Beginning | None = None) -
 
 
 def told_turns(recording: Recording, group: int, begin: Beginning) -> Iterator[tuple[Replayed, list[str]]]:
-    """Each event of the story that is stepped through, and the lines that it adds, mostly none.
+    """Each replayed event of a story, and the lines that it adds, mostly none.
 
-    Who stops in between may go on later. Raises: as `story` does.
+    A caller may pause between events. Raises: as `story`.
     """
     _refuse_unread(recording, group)
     core, after, names, last_word = begin
-    until: int | None = None  # the last event that can be told of; None while the group is in the system
+    until: int | None = None  # the last event of the story; None while the group is in the system
     before, is_told, was_there = "", False, False
     for turn in turns(recording, core, after):
         recorded = turn.recorded
@@ -83,11 +81,11 @@ def told_turns(recording: Recording, group: int, begin: Beginning) -> Iterator[t
 
 
 def _refuse_unread(recording: Recording, group: int) -> None:
-    """Say at once that a group was never read, without stepping through anything. Raises: RunError."""
+    """Refuse a group that was never read, without any replay. Raises: RunError."""
     is_held_out = group >= FIRST_EVALUATION_GROUP
     first = FIRST_EVALUATION_GROUP if is_held_out else 0
     newest = recording.newest(HeldOutRead if is_held_out else PromptsRead)
-    if newest is None and recording.pruned:  # it may have been read before what is kept
+    if newest is None and recording.pruned:  # it may have been read before the first kept event
         return
     match newest.event if newest else None:
         case HeldOutRead(first_group, sources):
@@ -103,9 +101,9 @@ def _refuse_unread(recording: Recording, group: int) -> None:
 
 
 def beginning(recording: Recording, group: int) -> Beginning:
-    """The newest snapshot in which the prompt had not been read yet, or the beginning of the history.
+    """The newest snapshot before the prompt was read, or the beginning of the history.
 
-    Raises: RunError if it was never read.
+    Raises: RunError if the prompt was never read.
     """
     _refuse_unread(recording, group)
     core, after = _before(recording, group)
@@ -113,8 +111,8 @@ def beginning(recording: Recording, group: int) -> Beginning:
 
 
 def _before(recording: Recording, group: int) -> tuple[Core, int]:
-    """A core that has not heard of the group yet, and the last event that it has seen."""
-    if group < FIRST_EVALUATION_GROUP:  # of others no snapshot says whether they were read
+    """A core from before the prompt was read, and the last event that it has taken."""
+    if group < FIRST_EVALUATION_GROUP:  # for held-out ones no snapshot says whether they were read
         for snapshot in recording.snapshots():
             if snapshot.core.scoring.read_until <= group:
                 return snapshot.core, snapshot.number
@@ -122,7 +120,7 @@ def _before(recording: Recording, group: int) -> tuple[Core, int]:
 
 
 def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
-    """Names of all that attached before: one that was lost long ago may still say something."""
+    """Names, by peer, of all workers that attached before, also of lost ones, for late messages."""
     names = names_at_the_beginning(recording)
     if after == recording.pruned:
         return names
@@ -134,12 +132,12 @@ def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
 
 
 def _may_be_known(core: Core, group: int) -> bool:
-    """Whether this core may have heard of the group."""
+    """Whether the group's prompt may have been read in this core."""
     return group >= FIRST_EVALUATION_GROUP or core.scoring.read_until > group
 
 
 def _is_kept(core: Core, group: int) -> bool:
-    """Whether the trainer may be fed with it again; of a held-out one, whether its evaluation goes on."""
+    """Whether the group is in a kept batch; for a held-out one, whether its evaluation goes on."""
     if group >= FIRST_EVALUATION_GROUP:  # at its end it is decided what is kept to be read
         found = core.evaluation.round
         return found is not None and found.first_group <= group
@@ -147,7 +145,7 @@ def _is_kept(core: Core, group: int) -> bool:
 
 
 def _last_word(recording: Recording, group: int, after: int) -> int:
-    """The last event after this one that names a group which the core has forgotten; `after` if none does."""
+    """The last event after `after` that names a group which the core has removed; `after` if none does."""
     last = after
     for recorded in recording.events_with(msgpack.packb(group), after=after):
         if any(_of_event(recorded.event, group, {})):
@@ -156,7 +154,7 @@ def _last_word(recording: Recording, group: int, after: int) -> int:
 
 
 def _standing(core: Core, number: int) -> str:
-    """Where the group stands after a step."""
+    """State, version and deadline of the group after a step; "" if it is not in the system."""
     group = core.state.groups.get(number)
     if group is None:
         return ""
@@ -169,7 +167,7 @@ def _standing(core: Core, number: int) -> str:
 
 
 def named_groups(event: Event) -> Collection[int]:
-    """Groups whose stories may have a line of what a worker said here."""
+    """Groups whose stories may have a line from this event."""
     if not isinstance(event, Received):
         return ()
     match event.message:
@@ -210,7 +208,7 @@ def _of_command(command: Command, group: int, names: dict[str, str]) -> Iterator
 
 
 def about(message: Message, group: int) -> Iterator[str]:
-    """What a message says about a group; nothing if it does not name it."""
+    """Lines on what a message says about a group; none if it does not name the group."""
     name = type(message).__name__
     match message:
         case messages.Generated(deltas=deltas):
@@ -258,7 +256,7 @@ def about(message: Message, group: int) -> Iterator[str]:
 
 
 def _of_episode(message: Message, group: int) -> Iterator[str]:
-    """What a message says about the episodes of an agent."""
+    """Lines on what a message says about the group's episodes."""
     match message:
         case messages.EndEpisodes(episodes, why):
             yield from (f"episode {number} is ended: {why}" for id, number, _ in episodes if id == group)
@@ -285,7 +283,7 @@ def _of_episode(message: Message, group: int) -> Iterator[str]:
 
 
 def _of_fork(message: messages.Ask | messages.Turn) -> str:
-    """Which trajectory, if it is not the first of its episode."""
+    """The trajectory of a turn, if it is not the first of its episode."""
     return "" if message.member == message.episode else f" in trajectory {message.group}.{message.member}"
 
 

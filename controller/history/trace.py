@@ -1,7 +1,7 @@
 """A run's history as a trace for Perfetto or chrome://tracing: what each worker did, and when.
 
-Invariants: the run is only read; a slice begins with the command that asked for it, on the clock of the
-controller, and ends with the answer, or where its worker was lost; every slice that begins ends.
+Invariants: the run is only read; a slice begins with the command to a worker, on the clock of the controller,
+and ends with the answer, or with the loss of the worker; every slice that begins ends.
 """
 
 import json
@@ -22,8 +22,8 @@ from controller.history.track_events import write_track_events
 from protocol import messages
 from protocol.messages import Message
 
-RUN = 0  # pid of what concerns no single worker
-COUNTED = ("throughput/tokens_per_s", "staleness/mean", "reward/mean")  # of each step's line
+RUN = 0  # pid of entries of the whole run
+COUNTED = ("throughput/tokens_per_s", "staleness/mean", "reward/mean")  # counters, from each step's line
 Entry = dict[str, Any]
 Key = tuple[object, ...]
 Flows = tuple[tuple[Key, ...], tuple[Key, ...]]
@@ -36,10 +36,10 @@ def trace(
     """The entries of a trace in Chrome's JSON format, in the order of the history; times in microseconds.
 
     Each worker is a process: its slices are routes (by group, member and attempt), scores, pulls, train
-    steps, publications and checkpoints. Counters show groups reserved and occupied, and some figures of each
-    step. Beside what that format knows, a slice that begins has `flows`.
+    steps, publications and checkpoints. Counters show groups reserved and occupied, and some metrics of each
+    step. In addition to that format, an entry that begins a slice has `flows`.
 
-    `begin_s`, `end_s`: what goes on in between, whole; `workers`: names of those that are shown; () of all.
+    `begin_s`, `end_s`: slices that overlap this span, whole; `workers`: names of workers to show; () for all.
     Raises: RunError if the history is damaged or the core fails on it.
     """
     core = recording.make_core()
@@ -62,7 +62,7 @@ class _Tracer:
         self._hidden: set[str] = set()  # peers
         self._early: set[str] = set()  # ids of slices that have begun before the span
         self._pids: dict[str, int] = {}  # by peer
-        self._open: dict[str, dict[Key, Entry]] = {}  # by peer: slices that have begun
+        self._open: dict[str, dict[Key, Entry]] = {}  # by peer: slices that have not ended
         self._counts = (0, 0)
 
     def turn(self, turn: Replayed) -> Iterator[Entry]:
@@ -128,7 +128,7 @@ class _Tracer:
             return
         name = " ".join(map(str, key))
         entry = self._entry("b", peer, name)
-        # no id of a peer: by it, who has a key could take over the link of that worker
+        # no id of a peer: with it, an owner of a key could take over that worker's link
         entry |= {"id": f"{entry['pid']} {name}", "flows": flows}
         self._open[peer][key] = entry
         if self._is_shown:
@@ -174,7 +174,7 @@ def _asked(message: Message) -> list[Key]:
 
 
 def _answered(message: Message) -> list[tuple[Key, Entry]]:
-    """The slices that a worker's message ends, with what is worth showing."""
+    """The slices that a worker's message ends, with their arguments."""
     match message:
         case messages.Generated(deltas=deltas):
             return [
@@ -226,9 +226,8 @@ def write_trace(
 ) -> int:
     """Write the trace to a file and return how many slices it has.
 
-    As Chrome's JSON if the file's name ends with .json, else as TrackEvents. A file that is there is
-    replaced by a whole trace with a slice, and keeps its mode, or left as it is. Raises: OSError, RunError.
-    """
+    As Chrome's JSON if the file's name ends with .json, else as TrackEvents. An existing file is replaced
+    only by a whole trace with at least one slice, and keeps its mode. Raises: OSError, RunError."""
     entries = trace(recording, begin_s=begin_s, end_s=end_s, workers=workers)
     write = _write_json if path.endswith(".json") else _write_packets
     place = os.path.realpath(path)
@@ -244,7 +243,7 @@ def write_trace(
 
 
 def worker_names(recording: Recording) -> set[str]:
-    """Of all workers that ever attached, as far as is known. Raises: RunError if the history is damaged."""
+    """Names of all workers that attached, as far as known. Raises: RunError if the history is damaged."""
     events = (recorded.event for recorded in recording.events())
     return set(names_at_the_beginning(recording).values()) | {
         event.message.name

@@ -1,11 +1,9 @@
-"""A trace as TrackEvents, the format of Perfetto itself: protobuf, a tenth of the size of the JSON.
+"""A trace as TrackEvents, Perfetto's own format: protobuf, a tenth of the size of the JSON.
 
-Invariants: on each track, slices follow one another: a worker has as many tracks of a kind as it ever did
-such things at once; every slice that begins ends; a name that comes again is written once; packets are
-deflated by the hundred thousand bytes, as the format has it, so that 100,000 responses take 3 MB. Nothing is
-needed to write it: the few fields that are used stand below, by the numbers that perfetto's
-trace_packet.proto and track_event.proto give them.
-"""
+Invariants: slices of one track do not overlap: a worker has as many tracks of a kind as it had such slices at
+once; every slice that begins ends; a repeated name is written once; packets are deflated in blocks of AT_ONCE
+bytes, as the format allows, so that 100,000 responses take 3 MB. No package is needed: the few fields that
+are used are below, with their numbers from perfetto's trace_packet.proto and track_event.proto."""
 
 import struct
 import zlib
@@ -16,16 +14,16 @@ from typing import Any, BinaryIO
 
 Entry = dict[str, Any]
 SEQUENCE = 1  # the file has one writer
-CLEARED, NEEDED = 1, 2  # of the names that were written before
+CLEARED, NEEDED = 1, 2  # flags: interned names are cleared; are needed
 BEGIN, END, COUNTER = 1, 2, 4
-RUN = 0  # pid of what concerns no single worker
+RUN = 0  # pid of entries of the whole run
 AT_ONCE = 256 << 10  # bytes of packets that are deflated together
-SHORT = 24  # characters of a text that is likely to come again
+SHORT = 24  # characters; shorter texts are interned, as they are likely to repeat
 KINDS = {"route": "generating", "score": "scoring", "ahead": "training ahead"}  # shown for a category
 
 
 def write_track_events(entries: Iterable[Entry], file: BinaryIO) -> int:
-    """Write a trace, given as `controller.history.trace.trace` gives it; how many slices it has."""
+    """Write the entries of `controller.history.trace.trace`; returns the number of slices."""
     writer = _Writer(file)
     for entry in entries:
         writer.take(entry)
@@ -35,7 +33,7 @@ def write_track_events(entries: Iterable[Entry], file: BinaryIO) -> int:
 
 @dataclass(slots=True)
 class _Tracks:
-    """Those of one worker and kind: when each is free again."""
+    """Tracks of one worker and kind, and when each is free again."""
 
     uuids: list[int] = field(default_factory=list)
     free_us: list[float] = field(default_factory=list)
@@ -49,7 +47,7 @@ class _Writer:
         self._counters: dict[str, int] = {}  # uuid
         self._names: dict[tuple[int, str], int] = {}  # interned: by field of InternedData, number
         self._open: dict[str, tuple[_Tracks, int]] = {}  # by id: its tracks, and which of them
-        self._uuids = 1 << 16  # those below are of workers
+        self._uuids = 1 << 16  # lower ones are for workers
         self._packet(_integer(13, CLEARED))
 
     def take(self, entry: Entry) -> None:
@@ -127,7 +125,7 @@ class _Writer:
         )
 
     def _interned(self, kind: int, name: str, known: list[bytes]) -> int:
-        """The number of a name; its text goes with this packet if it is new."""
+        """The number of a name; a new name is written with this packet."""
         key = (kind, name)
         number = self._names.get(key)
         if number is None:
@@ -141,19 +139,19 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has come since the last time, as one packet."""
+        """Write the collected packets, deflated, as one packet."""
         if self._packets:
             self._file.write(_bytes(1, _bytes(50, zlib.compress(self._packets))))
             self._packets.clear()
 
 
 def _worker(pid: int) -> int:
-    """The uuid of a worker's own track, above those of what it does."""
+    """The uuid of a worker's own track, the parent of the tracks of its slices."""
     return pid + 1
 
 
 def _flow(*key: object) -> int:
-    """Of an arrow: never 0, and hardly ever that of another."""
+    """The id of an arrow: never 0, and hardly ever equal to another's."""
     text = repr(key).encode()
     return (zlib.crc32(text) << 32 | zlib.crc32(text[::-1])) or 1
 

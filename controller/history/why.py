@@ -1,7 +1,7 @@
-"""Why the core decided as it did at one event: each question that its strategies were asked, and the answer.
+"""Explains the core's decisions at one event: each call of a strategy, and the answer.
 
-Invariant: the event is stepped again by the core that stood before it, with its own strategies, which are
-watched and not replaced; so the answers are those of the run.
+Invariant: a core from just before the event takes the event again, with its own strategies in wrappers, so
+the answers are those of the run.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,25 +20,25 @@ from strategies.routing import Routing
 from strategies.views import WorkView
 
 TOLD = LABELS | {"sample": "sampler", "schedule": "schedule", "credit": "turn advantages"}
-"""What people call the decisions, by the field of `Strategies`."""
-MOST = 100  # decisions of one event that are told
+"""Names of the decisions for people, by the field of `Strategies`."""
+MOST = 100  # decisions of one event that are explained
 MOST_ROWS = 64  # candidates of one decision
 Row = tuple[str, str, float | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One question to a strategy."""
+    """One call of a strategy, with its answer and the reasons."""
 
-    kind: str  # as people call it: routing, admission, ...
+    kind: str  # name for people: routing, admission, ...
     about: str
     answer: str
     rule: str  # "" for a strategy of the user's
-    rows: tuple[Row, ...]  # candidate, why, worth (None: it was out), whether it was chosen
+    rows: tuple[Row, ...]  # candidate, why, worth (None: excluded), whether it was chosen
 
 
 def why(core: Core, step: Callable[[Core], object]) -> list[Decision]:
-    """The decisions of one event. `core` stands before it, and `step` makes it take the event."""
+    """The decisions of one event. `core` is from just before the event; `step(core)` takes the event."""
     found: list[Decision] = []
     own = core.state.strategies
 
@@ -82,7 +82,7 @@ def _told(core: Core, own: Strategies, name: str, arguments: tuple[Any, ...], an
 
 
 def _reasons(own: Strategies, name: str, arguments: tuple[Any, ...]) -> Reasons | None:
-    """Those of a built-in strategy."""
+    """The reasons of a built-in strategy; None for the user's own."""
     match name:
         case "route":
             return reasons.of_routing(own.route.choose, *arguments)
@@ -107,7 +107,7 @@ def _reasons(own: Strategies, name: str, arguments: tuple[Any, ...]) -> Reasons 
 
 
 def _excluded(core: Core, work: WorkView, asked: set[int]) -> list[Row]:
-    """Instances that the strategy was not even shown, and the rule that kept them off."""
+    """Instances that were not among the strategy's arguments, and the rule that excluded them."""
     rows: list[Row] = []
     for instance in core.state.registry.instances():
         if instance.id not in asked:
@@ -130,5 +130,5 @@ def _shown(arguments: Sequence[Any]) -> list[tuple[int, str]]:
 
 
 def _merged(found: list[Decision]) -> list[Decision]:
-    """The core may ask the same several times in one step."""
+    """The decisions without duplicates, as the core may repeat a call within one step."""
     return list(dict.fromkeys(found))
