@@ -1,7 +1,7 @@
 """The command line of StaleFlow: `python3 launch.py CONFIG.yaml`.
 
-Invariants: nothing but the standard library is imported before the dependencies are known to be there; Ctrl-C
-ends in words and with exit code 130, from the first line on.
+Invariants: only the standard library and `install` are imported before the dependencies are known to be
+installed; Ctrl-C ends the program with a line of text and exit code 130, from the first line on.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import sys
 
 STOPPED = 130
 
-if sys.version_info < (3, 11):  # noqa: UP036  # whoever has an older one reads this
+if sys.version_info < (3, 11):  # noqa: UP036  # read by users of older versions
     sys.exit(f"This is Python {sys.version.split()[0]}; expected 3.11 or newer. Start launch.py with that.")
 
 
@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def _leave(number: int, frame: object) -> None:
-    """While nothing is running yet, or any more: what is being imported could swallow an exception."""
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    """End at once on Ctrl-C before and after a command, as imported code could swallow an exception."""
+    with contextlib.suppress(OSError):  # the reader may be gone
         os.write(2, b"\nStopped.\n")
     os._exit(STOPPED)
 

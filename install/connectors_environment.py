@@ -1,6 +1,6 @@
-"""The environment in which connectors to other people's environments are tested: where it is, what it has.
+"""The environment in which connectors to verifiers and OpenEnv are tested: its folder and its extras.
 
-A run needs none of its own: it installs the one connector that it names into its environment.
+A run does not use it: it installs the connector that it names into its own environment.
 """
 
 import install

@@ -1,4 +1,4 @@
-"""Which extras of pyproject.toml a command needs, and by which modules they are known to be installed."""
+"""The extras of pyproject.toml that each command needs, and the modules that show them installed."""
 
 BASE = ("zmq", "msgpack", "msgspec", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
 EXTRAS = {
@@ -59,5 +59,5 @@ NEEDED = {
     "simulate": ("simulate",),
     "view": ("web",),
 }
-"""Extras by command; every other one needs the workers. What a configuration needs beside them says
-controller/cli/needs.py."""
+"""Extras by command; any other command needs the workers. controller/cli/needs.py finds the extras that a
+configuration needs beside these."""

@@ -1,7 +1,7 @@
 """Lets one process at a time install into an environment.
 
-Invariants: standard library only; whoever waits says so every few seconds; a process that was killed keeps no
-one waiting, as the kernel lets go of its lock.
+Invariants: standard library only; a waiting process says so every few seconds; a killed process blocks no
+other, as the kernel releases its lock.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ SILENCE_S = 5.0  # until a line says that it still waits
 
 @contextlib.contextmanager
 def locked(environment: Path, say: Callable[[str], None], limit_s: float | None) -> Iterator[None]:
-    """A context that one process at a time is in, by a file beside the environment, which stays.
+    """A context for one process at a time, by a lock file beside the environment, which is not deleted.
 
-    Where no such file can be made or locked (a folder that may not be written, a disk without locks), it says
-    so and goes on. Raises: TimeoutError if another process is in it for longer than `limit_s`.
+    If the file cannot be made or locked (a folder without write permission, a disk without locks), it says so
+    and goes on. Raises: TimeoutError if another process holds the lock for longer than `limit_s`.
     """
     file = environment.with_name(f"{environment.name}.lock")
     with contextlib.ExitStack() as held:
@@ -39,7 +39,7 @@ def locked(environment: Path, say: Callable[[str], None], limit_s: float | None)
 
 
 def _wait(descriptor: int, environment: Path, say: Callable[[str], None], limit_s: float | None) -> bool:
-    """Whether the lock was got before so many seconds were over."""
+    """Wait for the lock; returns whether it was taken within `limit_s` seconds."""
     start, said = time.monotonic(), -SILENCE_S
     while not _is_got(descriptor):
         for_s = time.monotonic() - start
@@ -61,12 +61,12 @@ def _is_got(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    """Who noted that it has the lock, for a sentence."""
+    """The pid of the lock's holder, for a message; "" if it is not known."""
     pid = os.pread(descriptor, 20, 0).decode(errors="replace")
     return f" (pid {pid})" if pid else ""
 
 
 def _note(descriptor: int, pid: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk; others then wait for somebody without a name
+    with contextlib.suppress(OSError):  # a full disk; then waiting processes print no pid
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, pid.encode(), 0)

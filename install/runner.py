@@ -1,7 +1,7 @@
-"""Runs pip or uv, and says what it does while it says nothing itself.
+"""Runs pip or uv, and prints what it is doing while it is silent.
 
 Invariants: standard library only; when run_installer returns or raises, every process of the installer's
-session was killed or had ended.
+session has ended or was killed.
 """
 
 import contextlib
@@ -17,8 +17,11 @@ from pathlib import Path
 from install.stopping import Stopping
 
 LAST_LINES = 15
-SILENCE_S = 5.0  # of the installer, until a line says that it is still at work
-UNPACKING = ("Installing collected packages:", "Resolved ")  # pip and uv change nothing before they say this
+SILENCE_S = 5.0  # of the installer, until a line says that it still works
+UNPACKING = (
+    "Installing collected packages:",
+    "Resolved ",
+)  # pip and uv change nothing before this
 FIRST_WORDS = (
     "Collecting", "Downloading", "Using cached", "Building", "Built", "Installing", "Installed",
     "Successfully", "Resolved", "Prepared", "Uninstalled",
@@ -32,14 +35,14 @@ def run_installer(
     limit_s: float | None,
     stopping: Stopping,
 ) -> tuple[int, deque[str]]:
-    """Exit code and last lines, with that about unpacking if there was one."""
+    """Run the installer; returns its exit code and last lines, and the line about unpacking if it had one."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     unpacking: list[str] = []
     watch = _Watch(environment, say)
     with contextlib.ExitStack() as ended:
         watch.start()
         ended.callback(watch.stop)
-        with stopping.put_off():  # a process that nobody knows of yet would be left
+        with stopping.put_off():  # else a process could be left that was started but is not known yet
             pip = ended.enter_context(
                 subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -63,7 +66,7 @@ def run_installer(
 
 
 class _Watch(threading.Thread):
-    """Says what pip does while it says nothing itself: it unpacks for minutes without a word."""
+    """Prints what pip is doing while it is silent, as when it unpacks for minutes."""
 
     def __init__(self, environment: Path, say: Callable[[str], None]) -> None:
         super().__init__(daemon=True, name="watch over pip")
@@ -73,7 +76,7 @@ class _Watch(threading.Thread):
         self._since = time.monotonic()
 
     def heard(self, line: str) -> None:
-        """This is what pip does now."""
+        """Note a line of pip, which says what it is doing."""
         self._line, self._since = line.strip().partition(" (from")[0][:80], time.monotonic()
         if line.startswith(UNPACKING[0]):
             self._packages = line.partition(":")[2].replace(" ", "").strip().split(",")
@@ -81,7 +84,7 @@ class _Watch(threading.Thread):
         self._was_heard.set()
 
     def stop(self) -> None:
-        """It is over."""
+        """End the thread."""
         self._is_over = True
         self._was_heard.set()
         self.join()
@@ -98,7 +101,7 @@ class _Watch(threading.Thread):
             self._say(f"  still at it, for {for_s:.0f} s: {text}")
 
     def _count(self) -> int:
-        """Packages in the environment: pip writes the metadata of each last."""
+        """Number of packages in the environment: pip writes the metadata of each last."""
         return sum(1 for _ in self._environment.glob("lib*/python*/site-packages/*.dist-info/RECORD"))
 
 

@@ -1,7 +1,7 @@
-"""Ends a command whose output cannot be written in words, not in a traceback.
+"""Ends a command with a message, not a traceback, if its output cannot be written.
 
-Invariants: standard library only; an error that standard output did not raise is left alone; nobody is told
-that a reader has gone, who wanted no more.
+Invariants: standard library only; errors that standard output did not raise are left alone; a closed pipe is
+no error: its reader needs no more output.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import TextIO
 
 @contextlib.contextmanager
 def told_if_refused() -> Iterator[None]:
-    """A context left with all written; else the process ends with 1, and a line on stderr says why."""
+    """A context that flushes stdout at its end; if that fails, it ends the process with 1 and a message."""
     try:
         try:
             yield
@@ -35,7 +35,7 @@ def told_if_refused() -> Iterator[None]:
 
 
 def _is_refused() -> bool:
-    """Whether standard output takes nothing: the error may be of any other file."""
+    """Whether standard output cannot be written; else the error is of another file."""
     try:
         print(flush=True)
     except OSError:
@@ -44,7 +44,7 @@ def _is_refused() -> bool:
 
 
 def drop_unwritten(stream: TextIO) -> None:
-    """Let what a full disk has not taken go nowhere: the interpreter would end with 120 for it."""
+    """Drop output that a full disk has not taken: else the interpreter ends with exit code 120."""
     try:
         stream.flush()
     except OSError:
@@ -52,9 +52,9 @@ def drop_unwritten(stream: TextIO) -> None:
 
 
 def print_to_nothing(stream: TextIO) -> None:
-    """Let what is still printed to a standard stream, also by child processes, go nowhere.
+    """Send further output of a standard stream, also of child processes, to /dev/null.
 
-    Else the interpreter would fail at its end, on what it has not got rid of.
+    Else the interpreter fails at its end, when it flushes output that it cannot write.
     """
     with contextlib.suppress(OSError, ValueError):  # it may be no file
         nothing = os.open(os.devnull, os.O_WRONLY)

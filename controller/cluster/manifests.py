@@ -1,6 +1,6 @@
 """The manifests of a run on Kubernetes: volume, configuration, services, and a job for each role.
 
-Invariants: no secret is in them; every name in them is one that an API server takes.
+Invariants: they hold no secret; an API server accepts every name in them.
 """
 
 import os.path
@@ -24,15 +24,15 @@ from controller.config.models import Config
 from protocol.errors import ConfigError
 
 PROBE_S = 5
-TERMINATION_S = 120  # for a last checkpoint
+TERMINATION_S = 120  # time for a last checkpoint
 Manifest = dict[str, Any]
 
 
 def manifests_of(config: Config, path: Path, overrides: Sequence[str]) -> list[Manifest]:
-    """What is applied, in order; `path` is the configuration file, `overrides` what follows it.
+    """The manifests in the order of their application; `path` is the configuration file.
 
-    Raises: ConfigError if a name cannot be used there, ranks do not spread over nodes, or a file cannot be
-    read.
+    Raises: ConfigError if Kubernetes does not accept a name, ranks do not spread evenly over nodes, or a file
+    cannot be read.
     """
     require_kubernetes_names(config)
     beside = _code_beside(config, path)
@@ -81,7 +81,7 @@ def _config_map(config: Config, files: Sequence[Path]) -> Manifest:
 
 
 def _code_beside(config: Config, path: Path) -> list[Path]:
-    """The Python files in the folder of the configuration that any key of it names."""
+    """The Python files in the folder of the configuration that its keys name."""
     folder = path.parent.resolve()
     named = {text.rpartition(":")[0] if ".py:" in text else text for text in _texts(config.model_dump())}
     files = [Path(text) for text in sorted(named) if text.endswith(".py") and os.path.isfile(text)]
@@ -101,7 +101,7 @@ def _texts(tree: object) -> Iterator[str]:
 
 
 def _in_the_pod(override: str, beside: Sequence[Path]) -> str:
-    """An override whose value names code beside the configuration, by the name that it has in the pod."""
+    """The override as the pod needs it: code beside the configuration is named without its folder."""
     key, _, value = override.partition("=")
     file, separator, name = value.rpartition(":")
     travels = separator and Path(file).expanduser().resolve() in {one.resolve() for one in beside}
@@ -110,7 +110,7 @@ def _in_the_pod(override: str, beside: Sequence[Path]) -> str:
 
 def _service(config: Config, part: str, port: int, *, is_headless: bool) -> Manifest:
     spec: Manifest = {"selector": _labels(config, part), "ports": [{"name": part, "port": port}]}
-    if is_headless:  # ranks find each other by the names of their pods, before they are ready
+    if is_headless:  # ranks find each other by their pods' names, before the pods are ready
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(config, part), "spec": spec}
 
@@ -125,18 +125,18 @@ def _controller(config: Config, file: str, overrides: Sequence[str]) -> Manifest
                     {"key": f"{name}.json", "path": f"workers/{name}.json"}
                     for name in (key_of(config, role) for role in roles(config))
                 ],
-                "optional": True,  # a key that was taken out is revoked
+                "optional": True,  # a key that was removed is revoked
             }
         },
     ]
     words = shlex.join(["python", "launch.py", "run", f"/config/{file}", *told(config, "/keys", overrides)])
-    words = "exec " + words.replace("$", "$$")  # of which Kubernetes makes one
+    words = "exec " + words.replace("$", "$$")  # Kubernetes turns it into `$`
     pod = _pod(config, "controller", words, keys={"projected": {"sources": secrets, "defaultMode": 0o400}})
     container = pod["containers"][0]
-    # workers find a service that is ready: the file is there while the controller listens, and only then
+    # workers need a ready service: the file exists exactly while the controller listens
     listens = ["test", "-e", f"{run_root(config)}/runs/{config.run.name}/address"]
     container["readinessProbe"] = {"exec": {"command": listens}, "periodSeconds": PROBE_S}
-    # what ${NAME} in the configuration stands for
+    # values of ${NAME} in the configuration
     container["envFrom"] = [{"secretRef": {"name": f"{config.run.name}-environment", "optional": True}}]
     return _job(config, "controller", pod, {"completions": 1, "parallelism": 1})
 
@@ -196,7 +196,7 @@ def _worker_key(config: Config, role: str) -> Manifest:
 
 
 def _job(config: Config, part: str, pod: Manifest, counts: Manifest) -> Manifest:
-    """A Job rather than a Deployment: what has ended with the run is not started again."""
+    """A Job rather than a Deployment, so that pods that ended with the run are not started again."""
     template = {"metadata": {"labels": _labels(config, part)}, "spec": pod}
     spec = {**counts, "backoffLimit": RESTARTS, "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _meta(config, part), "spec": spec}
@@ -243,6 +243,6 @@ def _pod(
             {"name": "shared", "persistentVolumeClaim": {"claimName": f"{config.run.name}-shared"}},
             {"name": "config", "configMap": {"name": f"{config.run.name}-config"}},
             {"name": "keys", **keys},
-            {"name": "memory", "emptyDir": {"medium": "Memory"}},  # NCCL wants more than the default 64 MB
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},  # NCCL needs more than the default 64 MB
         ],
     }

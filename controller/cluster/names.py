@@ -1,6 +1,6 @@
-"""Names that a cluster makes of those of a run, and whether it takes them.
+"""Checks that a cluster accepts the names of jobs, keys and files of a run.
 
-Invariant: pure; what is refused is named with what would do, before anything is written.
+Invariant: pure; a name is refused before any file is written, with a name that would be accepted.
 """
 
 import re
@@ -12,14 +12,14 @@ from controller.config.models import Config
 from protocol.errors import ConfigError
 from protocol.wire.security import NAME
 
-LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, which Kubernetes asks of services
+LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, as Kubernetes requires for services
 MAX_LABEL = 63
-MAX_KEY = 64  # letters of the name of a key, as NAME has it
+MAX_KEY = 64  # letters of a key's name, as in NAME
 ENTRY = re.compile(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}")  # of a ConfigMap
 
 
 def require_slurm_names(config: Config) -> None:
-    """Refuse a run whose name Slurm or the files of keys do not take. Raises: ConfigError."""
+    """Refuse a run name that Slurm or key files do not accept. Raises: ConfigError."""
     keys = [key_of(config, role) for role in roles(config)]
     if not all(NAME.fullmatch(key) for key in keys):
         most = MAX_KEY - (max(map(len, keys)) - len(config.run.name))
@@ -31,7 +31,7 @@ def require_slurm_names(config: Config) -> None:
 
 
 def require_kubernetes_names(config: Config) -> None:
-    """Refuse a run of whose name Kubernetes can make none for its objects. Raises: ConfigError."""
+    """Refuse a run name from which no names of Kubernetes objects can be made. Raises: ConfigError."""
     name, last_node = config.run.name, config.cluster.trainer_nodes - 1
     most = MAX_LABEL - max(len(suffix) for suffix in ("-controller", f"-trainer-{last_node}"))
     if not LABEL.fullmatch(name) or len(name) > most:
@@ -43,7 +43,7 @@ def require_kubernetes_names(config: Config) -> None:
 
 
 def require_entries(files: Sequence[Path]) -> None:
-    """Refuse a file of whose name no entry of a ConfigMap can be made. Raises: ConfigError."""
+    """Refuse a file whose name cannot be an entry of a ConfigMap. Raises: ConfigError."""
     for file in files:
         if not ENTRY.fullmatch(file.name):
             raise ConfigError(
@@ -53,6 +53,6 @@ def require_entries(files: Sequence[Path]) -> None:
 
 
 def _fit(name: str, others: str, most: int) -> str:
-    """The name with `-` in the place of other letters, as long as may be."""
+    """The name with `-` in place of other letters, at most `most` letters long."""
     fit = re.sub(others, "-", name).strip("-._")
     return (fit if fit[:1].isalpha() else f"run-{fit}")[:most].strip("-._")

@@ -1,9 +1,8 @@
-"""What a run becomes on a cluster: the roles that are started, their keys, and what the controller is told.
+"""The plan of a run on a cluster: roles to start, their keys, and overrides of the controller.
 
-Invariant: what a cluster changes (address, keys, run directory, who starts whom) reaches the controller as
-overrides behind those of the command line, so that the configuration file is the very one that runs on a
-laptop, and the run is the one that was asked for.
-"""
+Invariant: settings that a cluster changes (address, keys, run directory, who starts workers) reach the
+controller as overrides behind those of the command line, so that the same configuration file runs on a
+laptop."""
 
 from collections.abc import Sequence
 
@@ -12,32 +11,32 @@ from protocol.errors import ConfigError
 from protocol.messages import Role
 
 RENDEZVOUS_PORT = 29400  # torchrun's own default
-RESTARTS = 100  # of pods, and of torchrun's ranks in them: each goes on from the newest checkpoint
+RESTARTS = 100  # of pods, and of torchrun's ranks in them: each resumes from the newest checkpoint
 
 
 def roles(config: Config) -> tuple[Role, ...]:
-    """Those whose workers the cluster starts; a supervised run generates nothing."""
+    """Roles whose workers the cluster starts; a supervised run has no rollout workers."""
     generates: tuple[Role, ...] = () if config.trainer.is_supervised else ("rollout",)
     return ("trainer", *generates, *(("agent",) if agents(config) else ()))
 
 
 def agents(config: Config) -> int:
-    """Agent workers, which are started for themselves: 0 if there is no agent."""
+    """Number of agent workers, which are jobs of their own; 0 without an agent."""
     return config.agent.workers if config.agent.is_on else 0
 
 
 def key_of(config: Config, role: Role) -> str:
-    """Name of the key that the workers of a role have."""
+    """Name of the key of a role's workers."""
     return f"{config.run.name}-{role}"
 
 
 def run_root(config: Config) -> str:
-    """Folder of everything that lies on the shared file system."""
+    """Folder on the shared file system for all files of runs."""
     return f"{config.cluster.shared_dir.rstrip('/')}/staleflow"
 
 
 def ranks_per_node(config: Config) -> int:
-    """Trainer ranks that each node starts. Raises: ConfigError if the run cannot be spread over nodes."""
+    """Trainer ranks on each node. Raises: ConfigError if they do not spread evenly, or for no instances."""
     ranks, nodes = config.trainer.ranks, config.cluster.trainer_nodes
     if ranks % nodes:
         raise ConfigError(
@@ -53,9 +52,9 @@ def ranks_per_node(config: Config) -> int:
 
 
 def told(config: Config, keys: str, overrides: Sequence[str]) -> list[str]:
-    """The words `key=value` behind the controller's configuration file.
+    """Overrides `key=value` of the controller's command line.
 
-    `keys`: the folder of keys as the controller finds it; `overrides`: those of the command line.
+    `keys`: path of the folder of keys on the controller; `overrides`: those of the user's command line.
     """
     own = {
         "run.dir": f"{run_root(config)}/runs",
@@ -71,5 +70,5 @@ def told(config: Config, keys: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _is_ours(key: str) -> bool:
-    """Whether a key is of the section that says what to ask a cluster for, which a run does not read."""
+    """Whether a key is of the section `cluster`, which a run does not read."""
     return key.partition(".")[0] == "cluster"

@@ -1,6 +1,6 @@
-"""Files that start a run on Slurm or Kubernetes, from its configuration.
+"""Makes the files that start a run on Slurm or Kubernetes, from its configuration.
 
-Invariants: the same configuration gives the same files; no secret is in them; each run has keys of its own.
+Invariants: the same configuration gives the same files; they hold no secret; each run has its own keys.
 """
 
 import shlex
@@ -27,18 +27,18 @@ from protocol.errors import NoAnswer
 
 TEMPLATES = Path(__file__).parent / "templates"
 LOOK_S = 20  # between two looks at the controller's job
-LOOKS = 2  # for it to leave the queue, or to be queued again, after a worker has left
+LOOKS = 2  # until the job leaves the queue, or is queued again, after a worker has left
 
 
 class _Sheet(Template):
-    delimiter = "@@"  # `$` is the shell's, and so is a single `@`
+    delimiter = "@@"  # `$` and a single `@` belong to the shell
 
 
 def render_slurm(config: Config, path: str, overrides: Sequence[str] = ()) -> dict[str, str]:
-    """The text of each file by name; `path` is the configuration file as the jobs shall find it.
+    """The text of each file by name; `path` is the configuration file as the jobs find it.
 
-    `overrides`: those by which `config` differs from the file. Raises: ConfigError if the configuration
-    cannot be spread over nodes, or Slurm does not take its name.
+    `overrides`: those by which `config` differs from the file. Raises: ConfigError if ranks do not spread
+    evenly over nodes, or Slurm does not accept the run's name.
     """
     require_slurm_names(config)
     cluster, ranks = config.cluster, ranks_per_node(config)
@@ -85,8 +85,8 @@ def render_slurm(config: Config, path: str, overrides: Sequence[str] = ()) -> di
 def render_kubernetes(config: Config, path: str, overrides: Sequence[str] = ()) -> dict[str, str]:
     """The text of each file by name: manifests, and a script that makes the secrets and applies them.
 
-    `overrides`: those by which `config` differs from the file at `path`. Raises: ConfigError if the
-    configuration cannot be spread over nodes, Kubernetes does not take a name, or a file cannot be read.
+    `overrides`: those by which `config` differs from the file at `path`. Raises: ConfigError if ranks do not
+    spread evenly over nodes, Kubernetes does not accept a name, or a file cannot be read.
     """
     manifests = manifests_of(config, Path(path), overrides)
     names = [key_of(config, role) for role in roles(config)]
@@ -110,7 +110,7 @@ def _filled(name: str, values: dict[str, Any]) -> str:
 
 
 def _keys_made(config: Config, folder: str, python: str = '"$python"') -> str:
-    """Lines of a script that make each key which is not there; `folder` as a word of the shell."""
+    """Lines of a script that make each missing key; `folder` is a quoted word of the shell."""
     lines = []
     for role in roles(config):
         name = key_of(config, role)
@@ -120,7 +120,7 @@ def _keys_made(config: Config, folder: str, python: str = '"$python"') -> str:
 
 
 def _jobs(config: Config) -> str:
-    """Lines that submit what begins after the controller."""
+    """Lines of a script that submit the jobs of workers, which begin after the controller."""
     counts = {"rollout": config.rollout.instances, "agent": agents(config)}
     lines = []
     for role in roles(config):
