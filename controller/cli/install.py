@@ -47,8 +47,10 @@ def why_not_here() -> str:
     """Why vLLM cannot be installed on this machine; "" if it can."""
     if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
         return "STALEFLOW_NO_INSTALL=1 forbids to install it"
-    if sys.platform != "linux" or os.uname().machine not in MACHINES:
-        return f"it has no build for {sys.platform} other than Linux on {' or '.join(MACHINES)}"
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in MACHINES:
+        here = f"{sys.platform} on {machine}"
+        return f"it has builds only for Linux on {' or '.join(MACHINES)}, and this is {here}"
     free_gb = shutil.disk_usage(ROOT).free / 1e9
     if free_gb < VLLM_GB:
         return f"{free_gb:.1f} GB of disk are free in {ROOT}; installing it takes {VLLM_GB}"

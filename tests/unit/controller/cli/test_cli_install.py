@@ -1,6 +1,7 @@
 """`launch.py install --vllm`: makes an environment once, tries it, and says how a run uses it."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -65,3 +66,10 @@ def test_where_it_may_not_be_installed_is_said(environment, monkeypatch, capsys)
     monkeypatch.setenv("STALEFLOW_NO_INSTALL", "1")
     assert main(["install", "--vllm"]) == 2
     assert "forbids" in capsys.readouterr().err
+
+
+def test_a_machine_without_a_build_is_told_which_have_one_and_which_it_is(environment, monkeypatch, capsys):
+    monkeypatch.setattr(cli_install, "MACHINES", ("other1", "other2"))
+    assert main(["install", "--vllm"]) == 2
+    here = f"{sys.platform} on {os.uname().machine}"
+    assert f"builds only for Linux on other1 or other2, and this is {here}" in capsys.readouterr().err
