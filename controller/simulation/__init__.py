@@ -1,8 +1,8 @@
 """The production core in virtual time: an event heap, simulated workers, and faults from a seed.
 
-Invariants: the core is the very object that the shell drives; messages between one pair of ends keep their
-order, as the session guarantees; a killed worker never speaks again; the same seed gives the same run,
-command for command. Nothing here imports scipy or matplotlib before a bound or a plot is asked for.
+Invariants: the core is the same class that the shell of a real run drives; messages between two ends keep
+their order, as the session guarantees; a killed worker sends no message again; the same seed gives the same
+run, command for command. scipy and matplotlib are imported only when a bound or a plot is asked for.
 """
 
 from controller.simulation.faults import Faults

@@ -1,6 +1,6 @@
-"""The cluster that a simulation assumes, in words: figures are of it and not of the machine at hand.
+"""Describes the cluster that a simulation assumes: its figures do not apply to this machine.
 
-Invariant: nothing is said that the simulated workers do not do.
+Invariant: the description is of the simulated workers as they are.
 """
 
 from controller.config.models import Config
@@ -12,7 +12,7 @@ from workers.simulated.physics import BLOCK
 
 
 def in_words(config: Config) -> list[str]:
-    """What is simulated, with its speeds, and how to set it. Raises: ConfigError, as the simulation does."""
+    """Lines on the simulated cluster and how to set it. Raises: ConfigError, as the simulation does."""
     simulation, rollout = config.simulation, config.rollout
     lengths, engine = distribution_of(config), simulation.engine
     prompt = min(simulation.workload.prompt_tokens, rollout.max_prompt_tokens)

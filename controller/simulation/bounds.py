@@ -1,10 +1,9 @@
-"""Upper bounds on throughput: what no scheduler can beat on a simulated cluster.
+"""Upper bounds on the throughput of any scheduler on a simulated cluster.
 
-Invariants: a bound holds for every policy that trains every response it starts and never breaks the
-staleness bound; it is fluid, steady and clairvoyant, so it is not always reached. It takes batches as chance
-makes them out of groups: who could sort what is in flight by length would make others, and is not held by it.
-Groups: each member of a group has to fit the same window, and that a group waits for its slowest is charged
-by this alone.
+Invariants: a bound holds for every policy that trains every response it starts and never breaks the staleness
+bound; it is fluid, steady and clairvoyant, so it is not always reached. It assumes batches of random groups:
+a scheduler that sorts groups in flight by length makes other batches, and may exceed it. Groups: all members
+of a group have to fit the same window; a group's wait for its slowest member is counted only by this.
 
 The program: decode steps are sorted by how long they take, from s_k to s_k+1; the last kind has no end.
 Variables: f_ck, share of the tokens of a class of lengths c decoded in steps of kind k; y_k, instance
@@ -36,23 +35,26 @@ from workers.simulated.physics import BLOCK
 from workers.simulated.workload import NORMAL, classes
 
 LENGTH_CLASSES = 48
-TAIL, TAIL_CLASSES = 0.04, 20  # the longest decide at small bounds: one class of the last 2 % hides them
+TAIL, TAIL_CLASSES = (
+    0.04,
+    20,
+)  # the longest responses decide at small bounds: one class of the last 2 % would hide them
 STEP_KINDS = 128
-SLOWEST_STEPS = 20.0  # times the fastest: from there on steps are of one kind
-COMMON_SCORES = 1_000  # equally likely ones that stand for all prompts
-LEAST_CHANCE = 1e-6  # rarer kinds of batches are counted as those with the longest responses
-NEAR_FASTEST = 1.5  # 1: edges of the kinds are a geometric series; more: the closer, the faster the steps
+SLOWEST_STEPS = 20.0  # times the fastest step; slower steps are of one kind
+COMMON_SCORES = 1_000  # equally likely scores that represent all prompts
+LEAST_CHANCE = 1e-6  # rarer kinds of batches count as batches with the longest responses
+NEAR_FASTEST = 1.5  # 1: edges of the kinds are a geometric series; more: finer kinds of fast steps
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the bound depends on; seconds, tokens, requests."""
+    """The inputs of the bound, in seconds, tokens and requests."""
 
     cost: StepCost
     classes: tuple[tuple[float, float], ...]  # (response tokens, share of the responses)
     prompt_tokens: int
     prefill_tokens: float  # per response: a prompt that siblings share is prefilled once
-    held_tokens: float  # of KV per response beside its own tokens: siblings that run together share a prompt
+    held_tokens: float  # of KV per response beside its own: siblings share a prompt
     batch: int  # responses of a train step
     group_size: int
     correlation: float  # of the normal scores of the lengths in a group
@@ -101,7 +103,7 @@ class Demand:
 
 
 def with_tail(lengths: Sequence[int], count: int, tail_count: int) -> tuple[tuple[float, float], ...]:
-    """Sorted, equally likely lengths as classes of (length, share); the longest, TAIL, are in finer ones."""
+    """Classes (length, share) of sorted, equally likely lengths; the longest, TAIL, are in finer classes."""
     edge = round(len(lengths) * (1 - TAIL))
     parts = ((lengths[:edge], count), (lengths[edge:], tail_count))
     return tuple(
@@ -118,16 +120,16 @@ def throughput_bound(config: Config) -> float:
 
 
 def hardware_bound(config: Config) -> float:
-    """Trajectories per second of trainer and instances without any bound on staleness."""
+    """Trajectories per second that no policy can exceed without a bound on staleness."""
     demand = Demand.of(config)
     return demand.batch / shortest_period_s(demand, None)
 
 
 @lru_cache(maxsize=256)
 def shortest_period_s(demand: Demand, max_staleness: int | None, kinds: int = STEP_KINDS) -> float:
-    """Least seconds from one train step to the next; None: staleness does not matter.
+    """Least seconds from one train step to the next; `max_staleness` None: without a staleness bound.
 
-    `kinds`: of steps; fewer give a period that is shorter, never longer.
+    `kinds`: number of kinds of decode steps; fewer kinds give a shorter period, never a longer one.
     """
     middles = (np.arange(COMMON_SCORES) + 0.5) / COMMON_SCORES
     common = sqrt(demand.correlation) * np.array([NORMAL.inv_cdf(middle) for middle in middles])
@@ -139,13 +141,13 @@ class Batches(NamedTuple):
     """Batches whose groups come from the same prompts."""
 
     classes: tuple[tuple[float, float], ...]  # (response tokens, share of the responses), shortest first
-    common: Any  # (prompts,): what the normal scores of all responses to a prompt have in common
+    common: Any  # (prompts,): the common part of the normal scores of a prompt's responses
 
 
 def shortest_s(
     demand: Demand, batches: Sequence[Batches], max_staleness: int | None, kinds: int = STEP_KINDS
 ) -> float:
-    """Least seconds for one batch of each of these; `kinds` of steps. None: staleness does not matter."""
+    """Least seconds for one batch of each of `batches`; `max_staleness` None: without a staleness bound."""
     from scipy import sparse
     from scipy.optimize import linprog  # late: only bounds need it
 
@@ -183,14 +185,14 @@ def shortest_s(
 
 
 class Composition(NamedTuple):
-    """Which lengths meet in a batch that chance makes, of n classes of lengths."""
+    """The lengths that meet in a random batch, by n classes of lengths."""
 
     longest: Any  # (n,): chance that the longest response of a batch is of this class
     around: Any  # (n, n): of the responses of a class, the share in batches whose longest is of each class
 
 
 def composition_of(batches: Batches, demand: Demand) -> Composition:
-    """What the batches hold, by the group size and the correlation of the demand."""
+    """The composition of batches, from the group size and the correlation of the demand."""
     from scipy.special import ndtr
 
     shares = np.array([share for _, share in batches.classes])
@@ -216,7 +218,7 @@ def composition_of(batches: Batches, demand: Demand) -> Composition:
 
 
 def alone_s(demand: Demand, length: float) -> float:
-    """Seconds that a response of this length takes with nothing beside it."""
+    """Seconds of a response of this length that runs alone."""
     context = demand.prompt_tokens + length / 2
     return length * (demand.cost.decode_s(1) + demand.cost.decode_context_s * context)
 
@@ -232,7 +234,7 @@ class StepProgram(NamedTuple):
 
 
 def program_of(demand: Demand, kinds: int = STEP_KINDS) -> StepProgram:
-    """What a mean response demands of the instances, with so many kinds of steps."""
+    """The linear program of a mean response's demand on the instances, with `kinds` kinds of steps."""
     from scipy import sparse
 
     cost = demand.cost

@@ -1,6 +1,6 @@
-"""What a simulated cluster is charged beyond the speeds of its engines and of its trainer.
+"""Costs of a simulated cluster beside its engines: the forward pass of the trainer, and the controller.
 
-Invariant: with the charges at 0 nothing is another than without them.
+Invariant: costs of 0 change nothing.
 """
 
 from collections import deque
@@ -18,13 +18,13 @@ def train_token_s(config: Config) -> float:
 
 
 class Desk:
-    """The controller as one that takes an event after the other, each for so many seconds.
+    """A controller that takes `event_s` seconds for each event, one after the other.
 
-    Invariant: events are taken in the order in which they came, each once the one before it is done.
+    Invariant: events are taken in the order of their arrival, each after the one before is done.
     """
 
     def __init__(self, event_s: float, *, take: Callable[[Event], None], on: Callable[..., None]) -> None:
-        """`take(event)` does the work of one; `on(time_s, action)` calls an action at that time."""
+        """`take(event)` handles one event; `on(time_s, action)` calls an action at that time."""
         self.event_s = event_s
         self._take, self._on = take, on
         self._waiting: deque[Event] = deque()

@@ -1,8 +1,8 @@
 """Simulates one configuration under several strategies, bounds and seeds.
 
 Invariants: every cell runs the same cluster and, for equal seeds, responses of equal lengths; a cell that
-fails, or that a real run would be refused as, keeps its place with the reason; shares are of the bound for
-the cell's own max_staleness.
+fails, or whose configuration a real run would refuse, keeps its place with the reason; shares are of the
+upper bound for the cell's own max_staleness.
 """
 
 import json
@@ -23,8 +23,8 @@ from protocol.errors import ConfigError, PluginError
 from strategies.own import outside_a_run
 from strategies.presets import FIXED_BOUND, PRESETS
 
-TRANSIENT_STEPS = 10  # a run needs about so many to reach its steady state
-ENDLESS_LEASE_S = 1e7  # where nobody falls silent, signs of life would only cost time
+TRANSIENT_STEPS = 10  # about as many as a run needs to reach its steady state
+ENDLESS_LEASE_S = 1e7  # if no worker falls silent, heartbeats would only take time
 STRATEGIES: tuple[str, ...] = get_args(StalenessSettings.model_fields["strategy"].annotation)
 SIMILAR = ("similar_length", "similar_length_shuffled")
 PRESET_KEYS = {key for preset in PRESETS.values() for key in preset} - {"max_staleness"} | {"objective"}
@@ -41,7 +41,7 @@ class Cell:
     reason: str
     events: int
     load: Load
-    warnings: tuple[str, ...] = ()  # what a real run would have told people
+    warnings: tuple[str, ...] = ()  # as a real run would give them
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Row:
     strategy: str
     max_staleness: int
     cells: tuple[Cell, ...]
-    upper_bound: float | None  # trajectories per second; None: of the sampler's batches none is known
+    upper_bound: float | None  # trajectories per second; None: not known for the sampler's batches
     hardware_bound: float
     sync: float | None  # trajectories per second of the strategy `sync`
 
     @property
     def share_of_bound(self) -> float | None:
-        """Its speed over the upper bound; None where there is none."""
+        """Trajectories per second over the upper bound; None without an upper bound."""
         return self.mean("trajectories_per_s") / self.upper_bound if self.upper_bound else None
 
     @property
@@ -103,7 +103,7 @@ def strategies_named(text: str, own: str) -> list[str]:
 
 
 def cell_config(config: Config, strategy: str, max_staleness: int) -> Config:
-    """The configuration of one cell: another strategy brings all of its own rules with it."""
+    """The configuration of one cell; another strategy sets all keys of its preset."""
     tree = json.loads(config.model_dump_json())
     if strategy != config.staleness.strategy:
         tree["staleness"] = {k: v for k, v in tree["staleness"].items() if k not in PRESET_KEYS}
@@ -119,14 +119,14 @@ def cell_config(config: Config, strategy: str, max_staleness: int) -> Config:
 
 
 def refusal(config: Config, own: Config) -> str:
-    """Why a real run with the settings of a cell is refused, though not one with the given ones; else ""."""
+    """Why a real run with a cell's settings is refused though the given ones are accepted; else ""."""
     known = cross_field_problems(config)
     new = [(fields[0], text) for fields, text in cross_field_problems(own) if (fields, text) not in known]
     return "a real run is refused: " + "; ".join(f"{field}: {text}" for field, text in new) if new else ""
 
 
 def simulate(config: Config, *, seed: int) -> tuple[Outcome | None, str]:
-    """One run in virtual time: its outcome, or None, and why it failed ("" if it did not).
+    """Run in virtual time; returns the outcome, or None, and why it failed ("" if it did not).
 
     Raises: PluginError if a strategy of the user's fails.
     """
@@ -143,7 +143,7 @@ def compare(
     config: Config, *, strategies: Sequence[str], bounds: Sequence[int], seeds: Sequence[int],
     on_cell: Callable[[Cell], None] = lambda cell: None,
 ) -> list[Row]:  # fmt: skip
-    """One row for each strategy and bound, `sync` first if it is among them. `on_cell` hears of every run.
+    """One row for each strategy and bound, `sync` first if it is among them. `on_cell` gets every run.
 
     Raises: ConfigError if the simulated cluster cannot hold the workload.
     """
@@ -169,7 +169,7 @@ def compare(
 
 
 def upper_bound_of(config: Config) -> float | None:
-    """The upper bound of batches as the sampler of a configuration makes them; None if nobody knows them."""
+    """The upper bound for batches of the configuration's sampler; None if its batches are not known."""
     sampler, workload = config.staleness.sampler, config.simulation.workload
     if sampler not in ("in_order", *SIMILAR):
         return None
@@ -188,7 +188,7 @@ def _pairs(strategies: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[s
 def _cell(config: Config, strategy: str, bound: int, seed: int) -> Cell:
     try:
         outcome, reason = simulate(config, seed=seed)
-    except PluginError as error:  # of other strategies, which come without it, there are figures
+    except PluginError as error:  # cells of other strategies have figures
         outcome, reason = None, str(error)
     told = tuple(outcome.warnings) if outcome else ()
     if outcome is None or reason:

@@ -1,7 +1,6 @@
-"""What goes wrong in a simulated run, and when: waiting times and victims from the seed.
+"""Faults of a simulated run: waiting times and victims, drawn from the seed.
 
-Invariant: equal seeds and equal runs give equal faults; a fault is done to a worker or a link, never to the
-core.
+Invariant: equal seeds and equal runs give equal faults; a fault hits a worker or a link, never the core.
 """
 
 import random
@@ -64,7 +63,7 @@ class FaultSource:
             at(self.rng.expovariate(rate), strike, kind)
 
     def is_hang(self) -> bool:
-        """Whether the worker that was struck lives on in silence."""
+        """Whether the worker that was hit lives on but is silent."""
         return self.rng.random() < self.faults.hang_share
 
     def spell_s(self) -> float:

@@ -1,8 +1,8 @@
-"""What a run would do with other settings, predicted in virtual time from its own journal.
+"""Predicts a run with other settings in virtual time, from its own journal.
 
-Invariants: lengths, speeds and times are those that the run reported; beside each prediction stand the same
-simulation with the run's own settings and what was really measured, so that the error of the model is seen.
-What decides otherwise alone goes on from a moment of the run; another bound or another fleet begins again.
+Invariants: lengths, speeds and times are those that the run reported; beside each prediction are the same
+simulation with the run's own settings and the real measurement, so that the error of the model is visible.
+Changes of the strategy alone can take over at a moment of the run; another bound or fleet begins again.
 """
 
 from collections.abc import Sequence
@@ -32,35 +32,35 @@ MAY_CHANGE = (
     "staleness.", "rollout.instances", "rollout.max_running", "reward.workers", "reward.processes",
     "reward.concurrency", "trainer.batch_groups", "simulation.",
 )  # fmt: skip
-"""Keys whose effect the simulation knows; of any other it would say nothing."""
+"""Keys whose effect is simulated."""
 UNKNOWN = {
     "staleness.sampler": "which prompts come again is not among what is simulated, so all orders are one",
     "staleness.filter": "simulated rewards are noise, which no filter drops as it dropped the run's",
     "simulation.workload.": "the lengths are those of the run's responses",
 }
-"""Beginnings of those among them whose effect it cannot know, and why."""
-MOST_WARNINGS = 10  # in words
-LENGTH_OF_PROMPTS = "simulation.workload.prompt_tokens="  # is of the cluster
+"""Beginnings of keys among these whose effect cannot be simulated from a run, and why."""
+MOST_WARNINGS = 10  # most that are printed
+LENGTH_OF_PROMPTS = "simulation.workload.prompt_tokens="  # may be changed
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a run did, what its simulation does, and what it would do with changes."""
+    """A run as measured, as simulated, and as simulated with changes."""
 
     changes: tuple[str, ...]
     at_s: float | None  # None: both simulations began at version 0
     run: tuple[float, float] | None  # tokens per second and mean staleness, measured
     own: Window
     changed: Window | None  # None: nothing was changed
-    warnings: tuple[str, ...] = ()  # what the simulated runs would have told people, each once
+    warnings: tuple[str, ...] = ()  # of the simulated runs, each once
 
     @property
     def error(self) -> float | None:
-        """Of the simulated tokens per second, as a share of the measured."""
+        """Relative error of the simulated tokens per second against the measured ones."""
         return None if self.run is None else self.own.tokens_per_s / max(self.run[0], 1e-9) - 1
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The prediction as JSON for programs."""
         return {
             "changes": list(self.changes),
             "at_s": self.at_s,
@@ -83,8 +83,8 @@ def predict(
 ) -> Prediction:
     """The run's own settings and the changed ones, simulated for STEPS train steps.
 
-    `at_s`: the moment at which another strategy takes over; where that cannot be, both begin again.
-    Raises: ConfigError if a change is none that the simulation knows, RunError if the run is too short.
+    `at_s`: the moment at which a changed strategy takes over; for other changes both simulations begin again.
+    Raises: ConfigError if a change cannot be simulated, RunError if the run is too short.
     """
     own = recording.config()
     changed = changed_config(own, changes)
@@ -151,7 +151,7 @@ def start_over(
     tell: Tell = lambda text: None,
     warn: Tell = lambda text: None,
 ) -> Window:
-    """The run from version 0 on workers like its own, with changes. Raises: RunError if it does not end."""
+    """Simulate the run from version 0 on workers like its own, with changes. Raises: RunError if it fails."""
     workers = [f"rollout.instances={measured.instances}", f"reward.workers={measured.text_workers}"]
     limits = [f"run.steps={STEPS}", f"controller.respawns={ENDLESS}", "trainer.local=true"]
     changed = changed_config(recording.config(), [c for c in changes if c.startswith("staleness.")])
@@ -165,13 +165,13 @@ def start_over(
 
 
 def _may_take_over(own: Config, changed: Config, changes: Sequence[str]) -> bool:
-    """Whether the changed strategy has a place for the groups that the run has begun."""
+    """Whether only the strategy changes and the bound stays, so that groups in flight keep their places."""
     is_strategy = all(change.startswith("staleness.") for change in changes)
     return is_strategy and changed.staleness.max_staleness == own.staleness.max_staleness
 
 
 def in_words(prediction: Prediction) -> str:
-    """For a person, several lines."""
+    """The prediction as text, several lines."""
     at = "from version 0" if prediction.at_s is None else f"on from {prediction.at_s:.1f} s"
     head = f"{'':<22}{'tokens/s':>12}{'staleness mean':>16}{'max':>5}{'trainer idle':>14}{'rollout idle':>14}"
     lines = [f"Simulated {at} for {STEPS} train steps, with lengths, speeds and times of the run:", head]

@@ -1,8 +1,7 @@
-"""Drives the core and its simulated workers from one heap of future happenings.
+"""Drives the core and its simulated workers from one heap of scheduled actions.
 
-Invariants: time never goes back; between one pair of ends messages keep their order; a worker that was killed
-or hangs neither hears nor speaks; commands of one step to one worker arrive together.
-"""
+Invariants: time never goes back; messages between two ends keep their order; a worker that was killed or
+hangs neither receives nor sends; commands of one step to one worker arrive together."""
 
 import heapq
 import random
@@ -48,15 +47,15 @@ class _Process:
     role: Role
     worker: Simulated
     is_alive: bool = True
-    heard_s: float = 0.0  # when the last message to it arrives
-    said_s: float = 0.0  # when its last message arrives
-    slow_until_s: float = -1.0  # its link
-    wake_s: float | None = None  # of the wake-up call that counts
+    heard_s: float = 0.0  # arrival of the last message to it
+    said_s: float = 0.0  # arrival of its last message
+    slow_until_s: float = -1.0  # until when its link is slow
+    wake_s: float | None = None  # time of its valid wake-up call
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a simulated run came to."""
+    """The results of a simulated run."""
 
     is_success: bool = False
     reason: str = ""
@@ -66,9 +65,9 @@ class Outcome:
     summary: dict[str, object] = field(default_factory=dict)
     starts: list[TrainStart] = field(default_factory=list)
     load: Load = field(default_factory=Load)
-    digest: str = ""  # of all commands, in order; "" if none was asked for
-    events: int = 0  # that the core was given
-    happenings: int = 0  # on the heap
+    digest: str = ""  # of all commands, in order; "" without `with_digest`
+    events: int = 0  # that the core has taken
+    happenings: int = 0  # actions taken from the heap
 
     @property
     def trained(self) -> list[list[int]]:
@@ -91,10 +90,10 @@ class Simulation:
         core: Core | None = None,
         now: float = 0.0,
     ) -> None:
-        """A run of simulated workers in virtual time.
+        """A simulation that has not begun.
 
-        `prompts`: how many there are (None: no end); `check_every`: events between two calls of Core.check;
-        `core`: go on with this one at `now` instead of a new one, with workers that `adopt` enters.
+        `prompts`: number of prompts (None: no end); `check_every`: events between two calls of Core.check;
+        `core`: go on with this core at `now` instead of a new one, with workers added by `adopt`.
         """
         self.core = core or Core(config, load_strategies(config))
         self._is_begun = core is not None
@@ -110,19 +109,19 @@ class Simulation:
         self._sample_s = now
         self._ticking: float | None = None
         self._processes: dict[PeerId, _Process] = {}
-        self._rollouts: list[SimulatedRollout] = []  # all that ever were
+        self._rollouts: list[SimulatedRollout] = []  # all instances so far, lost ones too
         self._digest = blake2b(digest_size=16) if with_digest else None
         controller = config.controller
         self._silence_s = max(controller.beat_s, controller.lease_s / BEATS_PER_LEASE)
         self._started_s = now  # when the trainer last got a batch
         self.on_start: Callable[[TrainStart], None] = lambda start: None
-        """Hears of each batch that goes to the trainer."""
+        """Called with each batch that goes to the trainer."""
         self.outcome = Outcome()
 
     def run(self, *, max_events: int = 5_000_000, patience_s: float = inf) -> Outcome:
-        """Run to the end.
+        """Run to the end of the run.
 
-        Raises: RuntimeError if it does not come within `max_events`, or no batch goes to the trainer in
+        Raises: RuntimeError if the end does not come within `max_events`, or no batch goes to the trainer in
         `patience_s` of virtual time.
         """
         if not self._is_begun:
@@ -151,7 +150,7 @@ class Simulation:
         return outcome
 
     def adopt(self, peer: PeerId, name: str, role: Role, worker: Simulated) -> None:
-        """Enter a worker that the core knows, or will know once it attaches."""
+        """Add a worker that the core knows, or will know once it attaches."""
         process = _Process(peer, name, role, worker)
         self._processes[peer] = process
         if isinstance(worker, SimulatedRollout):
@@ -166,9 +165,9 @@ class Simulation:
         self._on(self._now + delay_s, action, *arguments)
 
     def _on(self, time_s: float, action: Callable[..., None], *arguments: object) -> None:
-        """Schedule an action at this very time, to the last bit.
+        """Schedule an action at exactly this time, to the last bit.
 
-        A worker that is woken a rounding error early has nothing to say.
+        A worker that is woken a rounding error too early would do nothing.
         """
         self._count += 1
         heapq.heappush(self._heap, (max(self._now, time_s), self._count, action, arguments))
@@ -243,7 +242,7 @@ class Simulation:
         self._say(self._processes[peer], [Attach(role, name, self._spawned, self.host_of(name))])
 
     def host_of(self, name: str) -> str:
-        """The machine that a worker of this name says it is on."""
+        """The host that a worker of this name reports."""
         return "simulated"
 
     def _send(self, peer: PeerId, messages: list[Message]) -> None:
@@ -278,7 +277,7 @@ class Simulation:
             self._wake_later(process)
 
     def _say(self, process: _Process, messages: list[Message]) -> None:
-        """Send; what comes later never overtakes, and what has no delay is delivered at once."""
+        """Send messages of a worker, in order; a message without delay is delivered at once."""
         for message in messages:
             delay_s = self._faults.delay_s(is_slow=self._now < process.slow_until_s)
             process.said_s = max(process.said_s, self._now + delay_s)
@@ -292,7 +291,7 @@ class Simulation:
             self._deliver(Received(process.peer, message))
 
     def _beat(self, process: _Process) -> None:
-        """A sign of life when nothing else was said for a while: virtual time needs no more."""
+        """Send a heartbeat if the worker has sent no other message for a while."""
         if process.is_alive:
             due_s = process.said_s + self._silence_s
             if self._now >= due_s:

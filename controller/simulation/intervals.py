@@ -1,8 +1,8 @@
 """The 95 % interval of a mean over few seeds.
 
-Invariant: pure; of fewer than two values there is none. Source of the quantiles beyond the table: Fisher and
-Cornish's expansion about the normal one (Abramowitz and Stegun, 26.7.5), within 0.001 % from 21 degrees on.
-"""
+Invariant: pure; fewer than two values have no interval. Source of the quantiles beyond the table: expansion
+of Fisher and Cornish about the normal distribution (Abramowitz and Stegun, 26.7.5), within 0.001 % from 21
+degrees of freedom on."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -18,7 +18,7 @@ NORMAL_975 = NormalDist().inv_cdf(0.975)
 
 
 def quantile(freedom: int) -> float:
-    """Student's t at 97.5 % for so many degrees of freedom, 1 or more."""
+    """Student's t at 97.5 % for `freedom` degrees of freedom, at least 1."""
     if freedom <= len(T_975):
         return T_975[freedom - 1]
     z = NORMAL_975
@@ -29,7 +29,7 @@ def quantile(freedom: int) -> float:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of their mean, by Student's t; None for fewer than two."""
+    """Half of the 95 % interval of the mean, by Student's t; None for fewer than two values."""
     freedom = len(values) - 1
     if freedom < 1:
         return None
@@ -37,7 +37,7 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def with_interval(values: Sequence[float], form: str = ".2f") -> str:
-    """Their mean, and its interval where there is one, such as `5.25 ±0.11`; `-` of none."""
+    """The mean and its interval, if there is one, such as `5.25 ±0.11`; `-` without values."""
     if not values:
         return "-"
     width = half_width(values)
@@ -46,5 +46,5 @@ def with_interval(values: Sequence[float], form: str = ".2f") -> str:
 
 
 def paired_ratio(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Of each pair of one seed, the first over the second."""
+    """Ratios of values to others of the same seed, without pairs whose other is 0."""
     return [one / other for one, other in zip(values, others, strict=True) if other]

@@ -1,8 +1,7 @@
-"""What a recorded run tells of its work and its workers, for workers that are simulated like them.
+"""Measures the work and the workers of a recorded run, to simulate workers like them.
 
-Invariant: equal histories give equal figures; nothing is made up but what the run never said, such as the
-length of a response that it did not finish.
-"""
+Invariant: equal histories give equal figures; only values that the run never reported are made up, such as
+the length of a response that it did not finish."""
 
 from dataclasses import dataclass, field
 from heapq import heapreplace
@@ -32,12 +31,12 @@ class MeasuredBatch(NamedTuple):
     at_s: float
     prompt_tokens: int
     tokens: int  # of responses
-    ages: list[int]  # of its trajectories
-    restarts: int = 0  # of the controller before it
+    ages: list[int]  # staleness of its trajectories
+    restarts: int = 0  # of the controller before this batch
 
     @classmethod
     def of(cls, now: float, message: Train, restarts: int) -> "MeasuredBatch":
-        """What a message says."""
+        """The batch of a message to the trainer."""
         items = message.items
         ages = [message.train_version - i.segments[0].policy_version for i in items if i.segments]
         tokens = sum(item.response_tokens for item in items)
@@ -47,7 +46,7 @@ class MeasuredBatch(NamedTuple):
 
 @dataclass(slots=True)
 class Measured:
-    """What a run tells of its work and its workers."""
+    """Lengths, times and sizes that a run reported of its work and its workers."""
 
     lengths: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, member) -> response tokens
     pull_s: list[float] = field(default_factory=list)
@@ -57,22 +56,22 @@ class Measured:
     prompt_tokens: list[int] = field(default_factory=list)
     batches: list[MeasuredBatch] = field(default_factory=list)
     kv_tokens: int = 0
-    instances: int = 0  # rollout workers that were ready at a time, at most
-    text_workers: int = 0  # reward workers, likewise
+    instances: int = 0  # most rollout workers that were ready at a time
+    text_workers: int = 0  # most reward workers, likewise
     trained_tokens: int = 0  # prompts and responses of the steps in `train_s`
     at_once: int = 1  # groups that one reward worker scores at a time
     has_agent: bool = False
     _roles: dict[PeerId, str] = field(default_factory=dict)
     _ready: dict[PeerId, str] = field(default_factory=dict)  # role by peer
-    _deleted: str = ""  # that there was more, in words
+    _deleted: str = ""  # a sentence, if the history is shortened
     _restarts: int = 0
-    _in_hand: int = 0  # tokens of the batch that the trainer has
+    _in_hand: int = 0  # tokens of the trainer's batch
     _asked: dict[int, float] = field(default_factory=dict)
     _free_s: dict[PeerId, list[float]] = field(default_factory=dict)  # by reward worker: its processes
     _reports: Reports = field(default_factory=Reports)
 
     def begin(self, recording: Recording, core: Core) -> None:
-        """Begin with what the core knows of its workers where the history does."""
+        """Begin with the workers that the core knows at the beginning of the history."""
         self.has_agent = core.state.config.agent.is_on
         self._deleted = f" {deleted_in_words(recording)}" if recording.pruned else ""
         for worker in core.state.registry.workers.values():
@@ -89,7 +88,7 @@ class Measured:
         self.text_workers = max(self.text_workers, there.count("reward"))
 
     def take(self, recorded: Recorded, commands: list[Command]) -> None:
-        """Learn from one turn."""
+        """Measure one event and its commands."""
         self._reports.take(recorded.event)
         match recorded.event:
             case Received(_, messages.Pulled(pull_s=pull_s)):
@@ -113,7 +112,7 @@ class Measured:
             case Received(peer, messages.GroupScored(group)) if group in self._asked:
                 free_s = self._free_s.setdefault(peer, [0.0] * self.at_once)
                 began_s = max(self._asked.pop(group), heapreplace(free_s, recorded.now))
-                self.score_s.append(recorded.now - began_s)  # without the wait for a free process
+                self.score_s.append(recorded.now - began_s)  # without the time in which no process was free
         for command in commands:
             if isinstance(command, Forget):
                 self._ready.pop(command.peer, None)
@@ -126,18 +125,18 @@ class Measured:
                 batch = MeasuredBatch.of(recorded.now, command.message, self._restarts)
                 self._in_hand = batch.prompt_tokens + batch.tokens
                 if not self.batches or batch.train_version > self.batches[-1].train_version:
-                    self.batches.append(batch)  # else it is trained again, by the successor of a lost trainer
+                    self.batches.append(batch)  # else the successor of a lost trainer repeats it
 
     def longest_period_s(self) -> float:
-        """Between two batches of the run, at most; 0 if it had no two."""
+        """Most seconds between two batches of the run; 0 with fewer than two."""
         times = [batch.at_s for batch in self.batches]
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
     def itself(self, at_s: float) -> tuple[float, float] | None:
         """Tokens per second and mean staleness of the run itself from `at_s` to its last batch.
 
-        Steps in which its controller was started again are left out: that is not simulated. None if too
-        little is left.
+        Steps in which its controller was restarted are left out, as restarts are not simulated. None if no
+        step is left.
         """
         rest = [batch for batch in self.batches if batch.at_s >= at_s]
         steps = [pair for pair in pairwise(rest) if pair[0].restarts == pair[1].restarts]
@@ -148,9 +147,9 @@ class Measured:
         return sum(batch.tokens for batch, _ in steps) / max(seconds, 1e-9), fmean(ages)
 
     def cluster(self, path: str) -> list[str]:
-        """Overrides of `simulation` that make workers like those of the run in this file.
+        """Overrides of `simulation` for workers like those of the run at `path`.
 
-        Raises: RunError if it was too short to tell, or is of an agent.
+        Raises: RunError if the run is too short, or has an agent.
         """
         if self.has_agent:
             raise RunError(
@@ -176,11 +175,11 @@ class Measured:
             "engine.prefill_base_s": c.prefill_b,
             "engine.prefill_pair_s": c.prefill_square,
             "engine.kv_blocks": max(1, self.kv_tokens // BLOCK),
-            "workload.kind": "fixed",  # its place is taken by the run's responses
+            "workload.kind": "fixed",  # replaced by the run's responses
             "workload.trace": '""',
             "workload.prompt_tokens": max(1, round(fmean(self.prompt_tokens))),
             "train_token_s": sum(self.train_s) / self.trained_tokens,
-            "recompute_share": 0.0,  # the run's own steps hold it
+            "recompute_share": 0.0,  # included in the run's own steps
             "publish_s": _mean(self.publish_s),
             "pull_s": _mean(self.pull_s),
             "score_s": _mean(self.score_s),
@@ -191,7 +190,7 @@ class Measured:
 
 
 class RecordedWorkload(Workload):
-    """Lengths that a run produced; where it never finished a response, one drawn from those that it did."""
+    """The response lengths of a run; a response that it never finished gets one of them by chance."""
 
     def __init__(
         self, lengths: dict[tuple[int, int], int], *, cap: int, seed: int, prompt_tokens: int
@@ -201,7 +200,7 @@ class RecordedWorkload(Workload):
         self._known = lengths
 
     def length(self, group: int, member: int, turn: int = 0) -> int:
-        """Tokens of this response; of a later turn of an agent, one drawn."""
+        """Tokens of this response; drawn for later turns of an agent."""
         known = None if turn else self._known.get((group, member))
         return known if known is not None else super().length(group, member, turn)
 

@@ -1,8 +1,8 @@
-"""What a simulated run did, as seen from outside the core, and the figures of a window of it.
+"""Records a simulated run from outside the core, and computes the figures of a window of it.
 
-Invariants: staleness is counted from the messages that reach the trainer, not from what the core says of
-itself; a window goes from the start of one train step to the start of another, so that it holds whole
-periods; counters are totals, so that any window is a difference of two of them.
+Invariants: staleness is counted from the messages that reach the trainer, not from the core's own accounts; a
+window goes from the start of one train step to the start of another, so that it holds whole periods; counters
+are totals, so that the figures of a window are differences of two totals.
 """
 
 from collections import Counter
@@ -16,17 +16,17 @@ from controller.config.models import Config
 from protocol.messages import Train
 from workers.simulated import SimulatedRollout, SimulatedTrainer
 
-MAX_SAMPLES = 600  # of the load; the oldest resolution is halved when there are more
+MAX_SAMPLES = 600  # rows of the load; with more, every second row is dropped
 
 
 class Totals(NamedTuple):
     """Counters of the whole run up to a time."""
 
-    generated: int  # tokens, as the core counts them; so are the next three
+    generated: int  # tokens, counted by the core; so are the next three
     aborted: int
     filtered: int
     lost: int
-    decode_steps: int  # as the engines count them; so are the next four
+    decode_steps: int  # counted by the engines; so are the next four
     decoded: int
     prefilled: int
     reprefilled: int
@@ -48,9 +48,9 @@ class TrainStart(NamedTuple):
 
 
 def engine_totals(rollouts: list[SimulatedRollout]) -> tuple[int, int, int, int, int, float]:
-    """What all engines ever have done.
+    """Totals of all engines so far.
 
-    Decode steps, tokens decoded, prefilled and prefilled again, preemptions, and busy seconds.
+    These are decode steps, tokens decoded, prefilled and prefilled again, preemptions, and busy seconds.
     """
     engines = [rollout.engine for rollout in rollouts]
     return (
@@ -107,7 +107,7 @@ class Window:
     seconds: float
     trajectories_per_s: float
     tokens_per_s: float  # of trained responses
-    mean_tokens: float  # of a trained response: far from the workload's mean, long ones were lost
+    mean_tokens: float  # of a trained response; much less than the workload's mean if long ones were lost
     staleness_mean: float
     staleness_max: int
     staleness: dict[int, int]
@@ -126,12 +126,12 @@ def sampler_cycle(config: Config) -> int:
 
 
 def whole_cycles(starts: Sequence[TrainStart], *, skip: int, most: int, cycle: int = 0) -> int:
-    """`skip`, or some train starts more: from there to the last one the run makes whole cycles.
+    """`skip`, or a few train starts more, so that whole cycles are left up to the last one.
 
-    Where many groups end together, steps come in bursts, and again after as many steps as batches are in
+    If many groups end together, steps come in bursts, which repeat after as many steps as batches are in
     flight, at most `most`. The cycle is the lag at which the seconds between two starts repeat best. A
-    sampler has a `cycle` of its own, its window: only over that no length is favoured. Where there are so
-    many train starts, it counts alone.
+    sampler has its own `cycle`, its window, over which no length is favoured; with enough train starts only
+    this cycle counts.
     """
     gaps = [after.at_s - before.at_s for before, after in pairwise(starts[skip:])]
     if cycle and len(gaps) >= cycle:

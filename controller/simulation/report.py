@@ -1,4 +1,4 @@
-"""Tells a comparison: a table for people, results.json for programs, two plots.
+"""Reports a comparison: a table for people, results.json for programs, two plots.
 
 Invariants: every number of the table is in results.json, or follows from it; matplotlib is imported when a
 plot is drawn, and draws without a display.
@@ -72,14 +72,14 @@ def print_table(rows: Sequence[Row], *, is_plain: bool) -> None:
 
 
 def write_results(rows: Sequence[Row], folder: Path) -> None:
-    """results.json: every row with its bounds, every run with its figures."""
+    """Write results.json: every row with its upper bounds, every run with its figures."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps([_row_record(row) for row in rows], indent=1)
     (folder / "results.json").write_text(text, encoding="utf-8")
 
 
 def write_plots(rows: Sequence[Row], folder: Path) -> None:
-    """throughput.{svg,png} against the bound, and load.{svg,png}: the instances over time."""
+    """Write throughput.{svg,png}, by staleness bound, and load.{svg,png}, the instances over time."""
     import matplotlib  # late: only plots need it
 
     matplotlib.use("Agg")
@@ -137,7 +137,7 @@ def _plot_load(rows: Sequence[Row], folder: Path) -> None:
 
 
 def load_figure(shown: Sequence[Row]) -> Any:
-    """Responses that run on each instance over time, one strip per row, on one axis of time."""
+    """A figure of the running responses of each instance over time, one strip per row."""
     from matplotlib import pyplot, ticker
 
     size = (7.0, 0.6 + 1.4 * len(shown))

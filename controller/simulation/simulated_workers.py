@@ -1,6 +1,6 @@
 """Makes the simulated workers that a configuration describes.
 
-Invariant: everything that a worker needs comes out of the configuration and the seed.
+Invariant: workers depend on the configuration and the seed alone.
 """
 
 import random
@@ -29,7 +29,7 @@ from workers.simulated import (
 from workers.simulated.physics import BLOCK
 
 OF_A_STEP = ("floor_s", "step_base_s", "token_s", "decode_base_s", "decode_context_s")
-HELD_OUT_PROMPTS = 100  # of a set without max_prompts: its file is not read here
+HELD_OUT_PROMPTS = 100  # of a held-out set without max_prompts, as its file is not read here
 
 Simulated = SimulatedRollout | SimulatedReward | SimulatedTrainer | SimulatedAgent
 

@@ -1,7 +1,7 @@
-"""How to split devices between rollout and training, with which bound and cap: a search in the simulator.
+"""Searches the split of devices between rollout and training, with bound and cap, in the simulator.
 
 Invariants: every point is a simulated run of the production core, with the same lengths for equal seeds; each
-split is valid for the configuration; the trainer is as much faster with more ranks as there are more of them
+split is valid for the configuration; the trainer's speed is proportional to its ranks
 (`simulation.train_token_s` is that of `trainer.ranks` ranks), and `simulation.train_base_s` stays.
 """
 
@@ -29,7 +29,7 @@ class Split(NamedTuple):
 
     @property
     def overrides(self) -> list[str]:
-        """As they are written behind a configuration."""
+        """The split as overrides on a command line."""
         return [
             f"trainer.ranks={self.ranks}",
             f"rollout.instances={self.instances}",
@@ -40,7 +40,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a split came to, a mean over the seeds."""
+    """The results of a split, as means over the seeds."""
 
     split: Split
     tokens_per_s: float
@@ -61,10 +61,10 @@ def best_splits(
     seeds: Sequence[int],
     on_point: OnPoint = lambda point: None,
 ) -> list[Point]:
-    """The points that a search has simulated; the best split of each bound and cap is among them.
+    """Points that the search has simulated, with the best split that it finds for each bound and cap.
 
-    Of each bound and cap it begins at the split that the clairvoyant bound (`throughput_bound`) says most of,
-    and goes on to neighbours as long as they are better. Raises: ConfigError if no split is valid.
+    For each bound and cap it begins at the split with the highest upper bound (`throughput_bound`), and goes
+    on to neighbours as long as they are better. Raises: ConfigError if no split is valid.
     """
     found: dict[Split, Point | None] = {}
 
@@ -89,13 +89,13 @@ def best_splits(
 
 
 def all_points(config: Config, gpus: int, *, bounds: Sequence[int], seeds: Sequence[int]) -> list[Point]:
-    """Every split with every bound and cap: what the search is held against."""
+    """Points of all splits with every bound and cap, to check the search."""
     splits = [s for bound in bounds for cap in caps_of(bound) for s in splits_of(config, gpus, bound, cap)]
     return [point for split in splits if (point := measure(config, split, seeds)) is not None]
 
 
 def front(points: Iterable[Point]) -> list[Point]:
-    """Those than which none is both faster and fresher, the freshest first."""
+    """The Pareto front of tokens per second and mean staleness, the least staleness first."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda one: (one.staleness_mean, -one.tokens_per_s)):
         if not kept or point.tokens_per_s > kept[-1].tokens_per_s:
@@ -104,13 +104,13 @@ def front(points: Iterable[Point]) -> list[Point]:
 
 
 def chosen(points: Sequence[Point], most_staleness: float | None) -> Point | None:
-    """The fastest whose mean staleness is at most this; None if none is so fresh."""
+    """The fastest point with at most this mean staleness; None if there is none."""
     fresh = [p for p in points if most_staleness is None or p.staleness_mean <= most_staleness]
     return max(fresh, key=lambda point: point.tokens_per_s, default=None)
 
 
 def caps_of(bound: int) -> list[float]:
-    """Batches that may be in the system: one, all that the bound allows, and the middle."""
+    """Caps to try, in batches in the system: one, all that the bound allows, and the middle."""
     return sorted({1.0, 1.0 + bound / 2, 1.0 + bound})
 
 
@@ -120,7 +120,7 @@ def devices_per_instance(config: Config) -> int:
 
 
 def splits_of(config: Config, gpus: int, bound: int, cap: float) -> Iterator[Split]:
-    """All that the configuration allows, fewest ranks first; no device that could be used is left over."""
+    """Valid splits, fewest ranks first; each uses all devices."""
     size = devices_per_instance(config)
     for instances in range((gpus - 1) // size, 0, -1):
         split = Split(gpus - instances * size, instances, bound, cap)
@@ -164,7 +164,7 @@ def measure(config: Config, split: Split, seeds: Sequence[int]) -> Point | None:
 
 
 def _climb(config: Config, splits: Sequence[Split], value: Callable[[Split], float]) -> None:
-    """From the most promising split to better neighbours, until there is none."""
+    """Go from the split with the highest upper bound to better neighbours, until there is none."""
     if not splits:
         return
     promise = [throughput_bound(config_of(config, split)) for split in splits]

@@ -1,8 +1,8 @@
-"""Response lengths out of the journal of a finished run.
+"""Reads response lengths from the journal of a run.
 
-Invariant: a response counts when it ended by itself, with all tokens that its attempts reported in order, and
-each turn of an agent as one; what was thrown away with its group counts too, since the engine had to make it.
-"""
+Invariant: a response counts when it has ended by `stop` or `length`, with all tokens that its attempts
+reported in order; each turn of an agent counts as one; responses of removed groups count too, since the
+engine had to generate them."""
 
 from pathlib import Path
 
@@ -47,9 +47,9 @@ def _take(
     place = delta.group, delta.member
     attempts = tokens.setdefault(place, {})
     if attempts and delta.attempt < max(attempts):
-        return  # late words of an attempt that was given up
+        return  # a late report of an attempt that was given up
     if attempts.get(delta.attempt, 0) != delta.start:
-        return  # said twice
+        return  # a repeated report
     attempts[delta.attempt] = delta.start + delta.count
     if delta.ending in ("stop", "length"):
         total = sum(attempts.values())

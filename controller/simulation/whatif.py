@@ -1,13 +1,12 @@
-"""A recorded run in virtual time, under its own strategy and another one.
+"""Simulates a recorded run in virtual time, under its own strategy and another one.
 
-It goes on from one of its moments, or begins again.
+It goes on from one of the run's moments, or begins again.
 
-Invariants: the core that goes on is the run's, with everything that it knew at that moment; responses are as
-long as those that the run really produced, and where it never finished one, as one drawn from those that it
-did; speeds and times are those that the run reported. What cannot be known is the same for every strategy: at
-that moment all rollout and reward workers are started again and go on from the last reported tokens, and a
-train step that was under way starts over. Another bound has no place for the groups under way: then both
-strategies begin at version 0.
+Invariants: the core that goes on is the run's, with its whole state at that moment; responses have the
+lengths of the run's own, and a response that the run never finished gets one of them by chance; speeds and
+times are those that the run reported. Unknown state is treated alike for every strategy: at that moment all
+rollout and reward workers are restarted and go on from the last reported tokens, and a train step in progress
+starts over. Under another bound the groups in flight have no places: then both strategies begin at version 0.
 """
 
 from collections.abc import Callable
@@ -40,7 +39,7 @@ ENDLESS = 1_000_000  # respawns
 FIRST_PEER = 1 << 40  # a run that was itself simulated counts its peers from 0
 PATIENCE = 20  # times the longest step of the run, until a simulated one counts as stuck
 LEAST_PATIENCE_S = 600.0
-MOST_AGAIN = 5  # times that one batch may go to the trainer, whose losses a simulation has endlessly many of
+MOST_AGAIN = 5  # times that one batch may go to the trainer, as respawns are endless here
 
 REPLACED = "replaced by a simulated worker"
 NO_ORDER = (
@@ -53,7 +52,7 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Moment:
-    """A run at one of its moments, with what was asked of the host and the trainer and not answered yet."""
+    """A run at one of its moments, with the unanswered orders to the host and the trainer."""
 
     core: Core
     now: float = 0.0
@@ -61,19 +60,19 @@ class Moment:
     wanted_prompts: int | None = None
     wanted_held_out: ReadHeldOut | None = None
     trainer_tasks: dict[type[messages.Message], messages.Message] = field(default_factory=dict)
-    """What the trainer has in hand: at most a batch and a checkpoint."""
+    """Unfinished orders of the trainer: at most a batch and a checkpoint."""
     untold: set[int] = field(default_factory=set)
-    """Versions that it was to make or save before the history begins: what it was told is not known."""
+    """Versions that it had to make or save before the history begins, by orders that are not known."""
 
     def begin(self) -> None:
-        """Look at the core where the history begins, which is with a snapshot if it was shortened."""
+        """Take over the state of the core at the beginning of the history."""
         self.prompts_read = self.core.scoring.read_until
         trainer = self.core.state.registry.trainer()
         if trainer is not None and isinstance(trainer.told, ToldTrainer):
             self.untold = {*trainer.told.making, *trainer.told.saving}
 
     def hear(self, turn: Replayed) -> None:
-        """An event of the run and the commands that it gave: what is answered by it, and what is asked."""
+        """Take an event of the run and its commands: which orders they answer, and which they give."""
         self.now = turn.recorded.now
         match turn.recorded.event:
             case PromptsRead(first, count):
@@ -99,7 +98,7 @@ class Moment:
                 case _:
                     pass
         if self.core.state.registry.trainer() is None:
-            self.trainer_tasks.clear()  # with the trainer; its successor is asked again
+            self.trainer_tasks.clear()  # lost with the trainer; its successor gets them again
             self.untold.clear()
 
     @property
@@ -111,13 +110,13 @@ class Moment:
         return is_whole and not self.untold and state.registry.trainer() is not None and state.ending is None
 
     def copies(self, count: int) -> "list[Moment]":
-        """So many equal moments that share nothing that changes; this one stays as it is."""
+        """`count` independent copies of this moment."""
         image = Freezer().freeze(self.core)
         return [replace(self, core=thaw(image, self.core.state.strategies)) for _ in range(count)]
 
 
 class Continuation(Simulation):
-    """The run from a moment on."""
+    """A simulation of the run from a moment on."""
 
     def __init__(
         self, config: Config, moment: Moment, lengths: dict[tuple[int, int], int], *, seed: int
@@ -131,7 +130,7 @@ class Continuation(Simulation):
         self._replace_workers()
 
     def host_of(self, name: str) -> str:
-        """Where the worker of this name was; a new one is beside the trainer."""
+        """The host of the worker of this name; that of the trainer for a new worker."""
         trainer = self.core.state.registry.trainer()
         return self._hosts.get(name, trainer.host if trainer else "")
 
@@ -141,7 +140,7 @@ class Continuation(Simulation):
         super()._step(event)
         match event:
             case PeerFaulted(reason=words) | WorkerExited(last_words=words) if words == REPLACED:
-                del told[before:]  # of a loss that is none of the run's
+                del told[before:]  # warnings of a loss that the run did not have
             case _:
                 pass
 
@@ -174,13 +173,13 @@ class Comparison:
     """Both strategies, simulated on from the same moment."""
 
     at_s: float | None  # None: both started over
-    itself: tuple[float, float] | None  # tokens per second and mean staleness of what really followed
+    itself: tuple[float, float] | None  # tokens per second and mean staleness of the real run
     own: Window
     other: Window
 
 
 def refuse(own: Config, other: Config, *, at_s: float | None) -> None:
-    """Raises: ConfigError if the comparison cannot be made, whatever is in the run."""
+    """Check that strategies can be compared. Raises: ConfigError if not, for any history of the run."""
     if own.trainer.is_supervised:
         raise ConfigError(
             "The run trains on given responses (trainer.algorithm: sft): its strategy decides nothing that "
@@ -204,13 +203,12 @@ def go_on(
     tell: Tell = lambda text: None,
     warn: Tell = lambda text: None,
 ) -> Comparison:
-    """What the run's own strategy and another one come to from a moment on (default: half of the run).
+    """Simulate the run's own strategy and another one from a moment on (default: half of the run).
 
-    They begin again if the other has another bound.
+    Both begin at version 0 if the other one has another bound.
 
-    `measured`: of the whole run, if that is known already. Raises: ConfigError if the other strategy cannot
-    take over at `at_s`, RunError if the run is too short.
-    """
+    `measured`: measurements of the whole run, if they are known already. Raises: ConfigError if the other
+    strategy cannot take over at `at_s`, RunError if the run is too short."""
     refuse(recording.config(), other, at_s=at_s)
     measured = measured or measure(recording)
     cluster = measured.cluster(recording.path)
@@ -233,7 +231,7 @@ def go_on(
 
 
 def measure(recording: Recording) -> Measured:
-    """What a run tells of its work and its workers. Raises: RunError if its history is damaged."""
+    """Measure the work and the workers of a run. Raises: RunError if its history is damaged."""
     measured = Measured(at_once=recording.config().reward.processes)
     core = recording.make_core()
     measured.begin(recording, core)
@@ -245,7 +243,7 @@ def measure(recording: Recording) -> Measured:
 def _start_over(
     recording: Recording, other: Config, measured: Measured, cluster: list[str], *, seed: int, tell: Tell
 ) -> Comparison:
-    """Both strategies from version 0, each with as many workers as the run had."""
+    """Simulate both strategies from version 0, each with as many workers as the run had."""
     own = recording.config()
     skip = max(own.staleness.max_staleness, other.staleness.max_staleness) + 2
     workers = [f"rollout.instances={measured.instances}", f"reward.workers={measured.text_workers}"]
@@ -263,7 +261,7 @@ def _start_over(
 def use_lengths(
     simulation: Simulation, config: Config, lengths: dict[tuple[int, int], int], seed: int
 ) -> None:
-    """Let the simulated responses be as long as these; others are drawn from them."""
+    """Give simulated responses these lengths; responses without one draw from them."""
     cap, cluster = config.rollout.max_response_tokens, simulation.cluster
     cluster.workload = RecordedWorkload(lengths, cap=cap, seed=seed, prompt_tokens=cluster.prompt_tokens)
 
@@ -274,7 +272,7 @@ def figures(
 ) -> Window:  # fmt: skip
     """The figures of one simulated run. Raises: RunError if it fails, or does not end."""
     began_s, outcome = simulation.core.state.now, simulation.outcome
-    again = [0, 0]  # times that the batch of a step began, and the step
+    again = [0, 0]  # starts of one batch, and its step
 
     def on_start(start: TrainStart) -> None:
         tell(
@@ -311,9 +309,9 @@ def figures(
 
 
 def slow_step_s(config: Config, measured: Measured) -> float:
-    """Seconds of a train step that nothing overlaps: its responses one after the other on each instance.
+    """Seconds of a train step without any overlap: responses run one after the other on each instance.
 
-    What a simulated run with these settings takes for a step is hardly ever more.
+    Steps of a simulated run with these settings hardly ever take longer.
     """
     simulation, lengths = config.simulation, measured.lengths.values()
     prompt, length = simulation.workload.prompt_tokens, sum(lengths) / max(1, len(lengths))
@@ -344,9 +342,9 @@ def reach(recording: Recording, at_s: float) -> Moment:
 
 
 def exchange(core: Core, other: Core) -> None:
-    """Give a running core the strategies of `other`, a new one.
+    """Give a running core the configuration and strategies of `other`, a new core.
 
-    Raises: ConfigError if the ledgers do not fit.
+    Raises: ConfigError if a group in flight has no place in the other ledger.
     """
     state, was, staleness = core.state, core.state.config.staleness, other.state.config.staleness
     state.strategies = other.state.strategies
@@ -378,7 +376,7 @@ def _exchange_ledger(core: Core, other: Core) -> None:
 
 
 def in_words(comparison: Comparison) -> str:
-    """The comparison for a person, several lines."""
+    """The comparison as text, several lines."""
     rows = [("own", comparison.own), ("other", comparison.other)]
     how = "from version 0, as another bound cannot take over in the middle,"
     if comparison.at_s is not None:
