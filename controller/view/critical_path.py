@@ -1,7 +1,7 @@
-"""Which groups the next batch waits for, and in how many seconds they will be generated.
+"""Finds the groups that the next batch waits for, and predicts when they will be generated.
 
-Invariants: pure, and nothing is changed; lengths and speeds are those that the core itself predicts, at the
-load of this moment; where the core has no prediction there is none here.
+Invariants: pure, the core is not changed; lengths and speeds are the core's own predictions, at the load of
+this moment; without a prediction of the core there is none here.
 """
 
 from typing import NamedTuple
@@ -20,11 +20,11 @@ class Awaited(NamedTuple):
 
     group: Group
     is_due: bool  # the batch cannot go without it
-    left_s: float | None  # of generating; None where nobody knows
+    left_s: float | None  # seconds of generating that are left; None if not known
 
 
 def awaited_groups(core: Core) -> list[Awaited]:
-    """Those that are due now, and as many of those nearest to their end as the batch lacks beside them."""
+    """Groups that are due now, and those nearest to their end beside them, as many as the batch lacks."""
     state, ledger = core.state, core.state.ledger
     under_way = [
         group
@@ -39,7 +39,7 @@ def awaited_groups(core: Core) -> list[Awaited]:
 
 
 def batch_left_s(core: Core, awaited: list[Awaited]) -> float | None:
-    """Until the last of them is generated; None if that, or who else it will be, is not known."""
+    """Seconds until the last awaited group is generated; None if not known, or if groups have not started."""
     ledger = core.state.ledger
     if ledger.batch_groups - ledger.occupied > len(awaited):
         return None  # the rest has not started
@@ -49,7 +49,7 @@ def batch_left_s(core: Core, awaited: list[Awaited]) -> float | None:
 
 
 def expected(core: Core, group: Group) -> list[int]:
-    """Tokens that its responses will have, as predicted."""
+    """Predicted tokens of each response of a group."""
     return [
         member.response_tokens
         if member.state == "finished"
@@ -60,12 +60,12 @@ def expected(core: Core, group: Group) -> list[int]:
 
 
 def _tokens_left(core: Core, group: Group) -> int:
-    """Tokens that it is expected to need still; fewer than any if it only waits for its rewards."""
+    """Tokens that a group still needs, as predicted; -1 if it only waits for its rewards."""
     return -1 if group.state == "scoring" else sum(expected(core, group)) - group.response_tokens
 
 
 class InstancePace(NamedTuple):
-    """How an instance gets on."""
+    """The speed of an instance."""
 
     begin_s: float  # until it gives tokens again: the rest of a pull, and prompts that are computed anew
     token_s: float  # in which a response that runs there gets its next token
@@ -73,7 +73,7 @@ class InstancePace(NamedTuple):
 
 
 def _paces(core: Core) -> dict[str, InstancePace]:
-    """Of the instances whose speed is known, by peer."""
+    """The paces of instances whose speed is known, by peer."""
     is_given = core.state.config.staleness.cost_model not in COST_MODELS  # of which one is being fitted
     found: dict[str, InstancePace] = {}
     for instance in core.state.registry.instances():
@@ -86,7 +86,7 @@ def _paces(core: Core) -> dict[str, InstancePace]:
 
 
 def _begin_s(core: Core, instance: Instance, coefficients: Coefficients) -> float:
-    """A pull takes what the last one took, and empties the KV cache unless that is kept."""
+    """Seconds until an instance generates again: a pull takes as long as its last one, then it prefills."""
     told, count = instance.told, len(instance.running)
     if instance.pulling is None or not isinstance(told, ToldInstance) or told.pulling is None:
         return 0.0
@@ -97,11 +97,11 @@ def _begin_s(core: Core, instance: Instance, coefficients: Coefficients) -> floa
 
 
 def _left_s(core: Core, group: Group, paces: dict[str, InstancePace]) -> float | None:
-    """Until its last response is generated; rewards apart."""
+    """Seconds until the group's last response is generated, without scoring; None if not known."""
     if group.state == "scoring":
         return 0.0
     if group.episodes or core.state.config.is_colocated:
-        return None  # nobody predicts an environment, or when the device changes hands
+        return None  # waits for environments and for a shared device are not predicted
     lefts = [
         _response_left_s(core, group, member, paces)
         for member in group.members
@@ -114,7 +114,7 @@ def _left_s(core: Core, group: Group, paces: dict[str, InstancePace]) -> float |
 def _response_left_s(
     core: Core, group: Group, member: Trajectory, paces: dict[str, InstancePace]
 ) -> float | None:
-    """A response that waits in the queue is taken as if an instance of the mean pace began it now."""
+    """Seconds of a response; a queued one counts as if an instance of the mean pace began it now."""
     tokens = max(0, core.state.expected_tokens(group, member) - member.response_tokens)
     worker = None if member.peer is None else core.state.registry.workers.get(member.peer)
     pace = paces.get(worker.peer) if isinstance(worker, Instance) else _mean(list(paces.values()))

@@ -1,4 +1,4 @@
-"""The journal of a run that is shown, as it is at each look, and whether it still tells the same history.
+"""Reads the journal of a shown run again when it has changed, and checks whether its history goes on.
 
 Invariants: the journal is read again whenever it may have changed: while the run goes on, once after its end,
 and where its file is another or was written to; of two looks it is known whether the later one goes on with

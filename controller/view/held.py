@@ -1,6 +1,6 @@
-"""What one worker has in hand at a moment: the groups that a segment of its lane is about.
+"""The groups that one worker works on at a moment, for a segment of its lane.
 
-Invariants: pure, and nothing is changed; a fleet's worker of any size is told in a few kB.
+Invariants: pure, the core is not changed; the answer takes a few kB, however large the worker is.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def held_by(core: Core, name: str) -> Json:
-    """Its groups with the members of them that it has, in the order of their numbers; `role` "" of nobody."""
+    """The worker's groups and its members of them, by number; `role` is "" if there is no such worker."""
     worker = next((one for one in core.state.registry.workers.values() if one.name == name), None)
     if worker is None:
         return {"name": name, "role": "", "groups": [], "more": 0}

@@ -1,7 +1,7 @@
-"""A run as one HTML file: the pages of the view with what they would ask for, to be mailed or attached.
+"""A run as one HTML file: the pages of the view with their data, to be mailed or attached.
 
-Invariants: the file asks nobody for anything, and its content policy forbids it to; what a model or a worker
-said is inside as JSON without a tag, and becomes text as in the view; it shows the newest moment alone.
+Invariants: the file makes no request, and its content policy forbids them; texts of models and workers are
+inside as JSON without a tag, and become text as in the view; it shows the newest moment alone.
 """
 
 import base64
@@ -70,7 +70,7 @@ def _module(path: Path) -> str:
 
 
 def _answers(run: ShownRun) -> dict[str, Any]:
-    """By address, what the pages ask for."""
+    """The answers that the pages need, by address."""
     one = "/api/runs/0"
     run.timeline(None, None, "")
     run.join()

@@ -1,6 +1,6 @@
-"""Orders to a run that goes on, over its own socket: what `launch.py control` and the page Controls say.
+"""Gives orders to a live run over its socket, for `launch.py control` and the page Controls.
 
-Invariant: whoever may read the run directory may give orders, and nobody else.
+Invariant: exactly the users who may read the run directory may give orders.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ ARGUMENTS = {
     "set": "a live key, as in `control RUN set samples.groups=8`",
     "drain": "the name of a worker, as in `control RUN drain rollout-1`",
 }
-"""What an action is about; the others are about the whole run."""
+"""Arguments of actions; other actions are about the whole run."""
 
 
 def operator() -> str:
-    """Who gives orders from here."""
+    """The name of this process's user and host, for orders."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user whom the system does not know
@@ -72,7 +72,7 @@ def _as_json(assignment: str) -> str:
 
 
 async def ask(run: str, message: Message) -> str:
-    """The controller's answer. Raises: ConfigError if there is none, or it refuses."""
+    """Send an order; returns the answer. Raises: NoAnswer; ConfigError without a run, or if it is refused."""
     endpoint, key = find_endpoint(run)
     answer: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
 

@@ -1,6 +1,6 @@
-"""What pages show of a run's whole history, out of the pass over it: why no more prompts started, and ages.
+"""Data of pages on a run's whole history: why no more prompts started, and the staleness of steps.
 
-Invariant: an answer is as far as the pass has come, and says how far that is.
+Invariant: an answer covers the history as far as the pass over it has come, and says how far that is.
 """
 
 from math import inf
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def starts(run: ShownRun, at: dict[str, str], *, patience_s: float = inf) -> Json:
-    """What kept the next prompt from starting, over the last steps before a moment.
+    """Causes that kept the next prompt from starting, over the last steps before a moment.
 
     Raises: StillReading after `patience_s`.
     """
@@ -23,6 +23,6 @@ def starts(run: ShownRun, at: dict[str, str], *, patience_s: float = inf) -> Jso
 
 
 def ages(run: ShownRun) -> Json:
-    """How old what was trained was, over the steps."""
+    """Staleness of the trained trajectories, by step."""
     with run.history() as (timeline, progress):
         return timeline.ages.columns() | progress

@@ -1,4 +1,4 @@
-"""What the newest train steps say of a run's pace: reward, speed, what bounds it, and when it will be done.
+"""The pace of a run by its newest train steps: reward, speed, bottleneck, and time to the end.
 
 Invariants: pure, out of lines of metrics.jsonl, of which each number is looked at before it counts; what they
 do not say is left out, or None.

@@ -1,4 +1,4 @@
-"""What pages show of a core at one moment, as plain values for JSON.
+"""The data of pages that show a core at one moment, as plain values for JSON.
 
 Invariants: pure, and nothing is changed; every number is the core's own; a group of any size comes out as a
 few hundred bytes, so that thousands of them are one answer.
@@ -218,7 +218,7 @@ def event_of(core: Core, turn: Replayed | None) -> Json | None:
 
 
 def _answer(turn: Replayed) -> Json | None:
-    """What an operator was told of an order, and whether it was refused."""
+    """The answer to an operator's order, and whether it was refused."""
     event = turn.recorded.event
     if not isinstance(event, Received) or not isinstance(event.message, (Control, DrainWorker)):
         return None

@@ -1,4 +1,4 @@
-"""Figures of runs as Prometheus reads them: text format, base units, bounded labels.
+"""Metrics of runs for Prometheus: text format, base units, bounded labels.
 
 Invariants: pure; a name means the same for every run, and no two runs have the same label; workers are
 counted by role and never named, so that the number of series does not grow with the fleet; a run that cannot
@@ -71,7 +71,7 @@ def _label(run: Path, depth: int) -> str:
 
 
 def exposition(runs: Iterable[Shown]) -> str:
-    """The whole page."""
+    """The text of the whole page."""
     found: dict[str, tuple[str, str, list[Series]]] = {}
     for name, state, now in runs:
         for metric, kind, help_text, series in _of_run(state, now):

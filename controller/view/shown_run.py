@@ -68,7 +68,7 @@ class ShownRun:
     # -- what it is -----------------------------------------------------------------------------------
 
     def facts(self) -> Json:
-        """What the run is, without stepping through anything.
+        """Facts on the run, without any replay.
 
         Raises: RunError if this release cannot read it.
         """
@@ -85,7 +85,7 @@ class ShownRun:
         }
 
     def state(self) -> str:
-        """`live`, `over`, or `gone`: its controller ended without a word."""
+        """`live`, `over`, or `gone` if its controller ended without a summary."""
         if (self.path / "summary.json").exists():
             return "over"
         return "live" if controller_of(self.path) is not None else "gone"

@@ -1,4 +1,4 @@
-"""The kept samples of a run as pages want them: which there are, one of them, and a page of those asked for.
+"""The kept samples of a run for pages: the list, single samples, and pages of search results.
 
 Invariants: an answer takes no longer than FIND_S of reading, and then says how much is left; a response is
 told by a few numbers and how it begins.
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class ShownSamples:
-    """Of one run; whoever asks sees to it that nobody else does meanwhile."""
+    """The samples of one run, for one thread at a time."""
 
     def __init__(self) -> None:
         self._search = SampleSearch()
@@ -34,7 +34,7 @@ class ShownSamples:
         return {"kept": reader.kept(), "has_text": reader.has_text}
 
     def one(self, recording: Recording, step: int, group: int) -> Json:
-        """With all its tokens. Raises: RunError if it is not kept."""
+        """One sample with all its tokens. Raises: RunError if it is not kept."""
         found, kept = SampleReader(recording).read(step, group), recording.sample(step, group)
         if found is None or kept is None:
             raise RunError(f"No sample of group {group} of step {step} is kept; expected one of the list.")

@@ -1,4 +1,4 @@
-"""The web side of the view: which address shows what. It answers, and decides nothing.
+"""The web application of the view: the answer at each address.
 
 Invariants: nothing is answered that `Access` objects to; nothing a browser names is a path of a file: pages
 are known beforehand, runs are numbers of the list; work on a journal is done in a thread, so that no answer
@@ -73,7 +73,7 @@ class Site:
         }
 
     def app(self) -> ASGIApp:
-        """For an ASGI server."""
+        """The application for an ASGI server."""
         one = "/api/runs/{run:number}"
         routes = [
             Route("/", self._page),

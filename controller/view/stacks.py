@@ -1,4 +1,4 @@
-"""Where each process of a run on this machine stands: found in /proc, asked by a signal, told by its log.
+"""The stacks of a run's processes on this machine: found in /proc, asked by a signal, read from the log.
 
 Invariants: a process is signalled only if the kernel says that it listens for that signal, which would end it
 otherwise; it writes its stacks itself, and nothing is stopped; of a log no more is read than MOST_BYTES
@@ -26,7 +26,7 @@ SLICE_S, STILL_SLICES = 0.02, 3  # between two looks at its log, which says noth
 
 
 class Found(NamedTuple):
-    """A process of the run, and the file that its stacks go to."""
+    """A process of the run, and the log file for its stacks."""
 
     name: str
     pid: int

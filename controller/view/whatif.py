@@ -1,4 +1,4 @@
-"""Predictions for the page What if: `launch.py simulate --from RUN`, in a child of lowest priority.
+"""Runs predictions for the page What if: `launch.py simulate --from RUN`, as a process of lowest priority.
 
 Invariants: one at a time, which can be cancelled, and no more than MOST_AN_HOUR; what a browser asks for is a
 key and a plain word or number each, so that no import path and no file is ever named by one; it ends with the
@@ -65,7 +65,7 @@ def overrides(changes: Mapping[str, object]) -> list[str]:
 
 
 class WhatIf:
-    """The prediction that was asked for last, for all runs of a view."""
+    """The newest prediction of a view, which makes one at a time for all its runs."""
 
     def __init__(
         self,

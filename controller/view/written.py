@@ -1,4 +1,4 @@
-"""What a run wrote beside its journal, as pages want it: lines as columns.
+"""Reads the files that a run writes beside its journal, for pages: lines as columns.
 
 Invariants: a file is read as it is at that moment, and may be in the middle of being written; of a long file
 no more is in memory at once than AT_ONCE_BYTES and what is kept of it.
@@ -105,7 +105,7 @@ class Written:
 
 
 class OwnWords:
-    """What a controller says of itself in status.json, which is read again when it has changed."""
+    """The controller's figures and alarms in status.json, read again when it has changed."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / "status.json"

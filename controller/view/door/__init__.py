@@ -1,1 +1,1 @@
-"""Who may look at runs in a browser, and what listens for them."""
+"""Access to the view in a browser: tokens, listening sockets, and the server."""

@@ -1,9 +1,8 @@
-"""Who may look at a run, and who may act on it: token, Host and Origin, before anything else is done.
+"""Access control of the view: checks Host, token and Origin of each request before it is handled.
 
-Invariants: no answer but "who are you" without the token; the Host header names this very listener, so that
-no other name can be made to lead here; what acts needs a header that no foreign page can send, and an Origin
-of our own if there is one; tokens are compared in constant time; every answer forbids foreign scripts, frames
-and caching.
+Invariants: a request without the token is refused; the Host header has to name this listener, against DNS
+rebinding; a request that acts needs a header that no foreign page can send, and, if it has an Origin, one of
+ours; tokens are compared in constant time; every answer forbids foreign scripts, frames and caching.
 """
 
 import secrets
@@ -27,7 +26,7 @@ HEADERS = {
 
 
 class Asked(NamedTuple):
-    """What counts of a request."""
+    """The parts of a request that are checked."""
 
     method: str
     query: str
@@ -35,14 +34,14 @@ class Asked(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """Why a request is not answered."""
+    """A refusal of a request."""
 
     status: int
     reason: str
 
 
 class Access:
-    """The door of one listener."""
+    """The access rules of one listener."""
 
     def __init__(self, *, host: str, port: int, token: str = "") -> None:
         """`host`: what the listener is bound to; `token`: "" makes one."""
@@ -54,7 +53,7 @@ class Access:
         self.origins = frozenset(f"http://{name}" for name in self.hosts)
 
     def objection(self, asked: Asked) -> Denied | None:
-        """Why not; None if it may be answered."""
+        """Why a request is refused; None if it may be answered."""
         host = asked.headers.get("host", "")
         if host not in self.hosts:
             return Denied(403, f"This is {sorted(self.hosts)[0]}, and not {host[:80]!r}.")
@@ -74,11 +73,11 @@ class Access:
         return None
 
     def brings_token(self, asked: Asked) -> bool:
-        """Whether the link itself has the token, which then becomes a cookie."""
+        """Whether the URL has the token, which then becomes a cookie."""
         return self._is_token(parse_qs(asked.query).get("token", [""])[0])
 
     def set_cookie(self) -> str:
-        """The header's value that makes a browser bring the token with all that it asks for."""
+        """The value of the header Set-Cookie that makes a browser send the token with each request."""
         return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
 
     def _has_token(self, asked: Asked) -> bool:

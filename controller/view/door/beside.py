@@ -1,8 +1,8 @@
-"""The view that a run starts beside itself: a link at once, and a process that waits behind it.
+"""Starts the view of a run beside it: the link is there at once, and a process waits for the first page.
 
-Invariants: what fails here is one sentence, and the run goes on without a view; the process ends with the
-run, however that ends; token and port are those of the run's last life, so that a page that stays open finds
-it again; nothing that pages need is imported in the run's process.
+Invariants: a failure is one warning, and the run goes on without a view; the process ends with the run,
+however that ends; a resumed run has the same token and, unless it is taken, the same port, so that open pages
+find it again; no web framework is imported in the run's process.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ NICE = 10  # training comes first
 TOKEN_BYTES = 32
 END_S = 2.0  # for the process to end with the run; it has nothing to save
 TOKEN_VARIABLE = "STALEFLOW_VIEW_TOKEN"
-"""Of the process that waits: on a full disk no file has the token, and nobody but its owner reads this."""
+"""Environment variable with the token for the waiting process: only its owner can read it."""
 
 log = logging.getLogger("staleflow.view")
 
 
 @dataclass(frozen=True, slots=True)
 class ViewLink:
-    """Where a run is shown."""
+    """The link to a run's view."""
 
     address: str
     token: str
     file: Path | None
-    """Who may read the run finds the token there; None if the folder cannot be written to."""
+    """File with the token, for users who may read the run; None if it cannot be written."""
 
     def in_words(self, *, shows_token: bool) -> str:
-        """The line for people; a log or a pipe gets the name of the token's file."""
+        """The link as text; without `shows_token`, for a log or a pipe, with the name of the token's file."""
         if shows_token or self.file is None:
             return f"View: {self.address}?token={self.token}"
         return f"View: {self.address}?token=... (the token is in {self.file})"
@@ -56,7 +56,7 @@ class ViewLink:
 async def view_beside(
     run: Path, settings: ViewSettings, *, on_warning: Callable[[str], None]
 ) -> AsyncIterator[ViewLink | None]:
-    """The link of a view of this run, as long as the block lasts; None if there is none, which is said."""
+    """A context with the link of a view of this run; with None, after a warning, if it cannot be started."""
     with contextlib.ExitStack() as stack:
         try:
             link, process, bound = await _start(run, settings, stack)
@@ -69,12 +69,12 @@ async def view_beside(
             yield link
         finally:
             watch.cancel()
-            stack.close()  # the last that it hears of the run
+            stack.close()  # by this the process knows that the run has ended
             await _end(process)
 
 
 def waiting_command(run: Path, settings: ViewSettings, listener: int, life: int) -> list[str]:
-    """The process that waits for a page, with these open files."""
+    """The command of the process that waits for a page, with these open files."""
     words = [str(listener), str(life)]
     view = [sys.executable, "-P", "-m", "controller.view.door.resident", *words, str(run)]
     view.append(settings.model_dump_json())
@@ -111,7 +111,7 @@ async def _start(
 
 
 def _listen(wanted: int, last: int | None) -> socket.socket:
-    """At the wanted port, else at the one of last time, else at a free one. Raises: ConfigError."""
+    """A listening socket at the wanted port, else the last one, else a free one. Raises: ConfigError."""
     if wanted:
         return listen(HOST, wanted, key="view.port")
     if last is not None:
@@ -129,7 +129,7 @@ def _environment() -> dict[str, str]:
 
 
 def _memory(run: Path) -> Path:
-    """Beside the run and not in it, as its lock: whoever is given a copy of a run gets no key to it."""
+    """The file with token and port: beside the run, so that a copy of the run does not include the token."""
     return run.parent / f".{run.name}.view"
 
 

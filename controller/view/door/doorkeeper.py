@@ -1,7 +1,7 @@
-"""Waits for the first page of a view, so that one that nobody opens costs nothing.
+"""Waits for the first page of a view, so that a view that is never opened costs nothing.
 
-A script, started without site packages: it imports the standard library alone, and becomes the view when
-somebody connects, or ends with the run. What was asked meanwhile waits in the listening socket.
+A script, started without site packages: it imports the standard library alone, and is replaced by the view at
+the first connection, or ends with the run. Requests wait in the listening socket meanwhile.
 
     doorkeeper.py LISTENER LIFE COMMAND...      both are numbers of open files
 """
@@ -12,7 +12,7 @@ import sys
 
 
 def wait(listener: int, life: int) -> bool:
-    """Whether somebody has connected; false if the run has ended: nobody holds the other end of `life`."""
+    """Wait; returns whether a page has connected, or false if the run has ended, which closes `life`."""
     ready, _, _ = select.select([listener, life], [], [])
     return life not in ready
 

@@ -1,8 +1,8 @@
-"""Where the view listens: a free port of this machine, and the token beside the run.
+"""The listening socket of a view, at a free port of this machine, and the file with its token.
 
-Invariants: only this machine can reach it: another address is refused, with the way that is safe; the token
-is in a file of its owner alone, where the run directory can be written to, and in none that another view
-holds; nothing but the standard library is imported, as a run asks for it in its own process.
+Invariants: only this machine can reach the socket: another address is refused, with a safe way; the token is
+in a file that only its owner can read, if the run directory is writable, and never in the file of another
+view; of the project only errors and file modes are imported, as a run uses this module in its own process.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def listen(host: str, port: int | None, *, key: str = "--port") -> socket.socket:
     """A listening socket: at this port, or at the first free one from FIRST_PORT on.
 
-    `key`: what sets the port, for people.
+    `key`: the option that sets the port, for messages.
 
     Raises: ConfigError if the host can be reached from elsewhere, or the port is taken.
     """
@@ -55,7 +55,7 @@ def listen(host: str, port: int | None, *, key: str = "--port") -> socket.socket
 
 @contextmanager
 def left_token(run: Path, token: str, *, is_own: bool) -> Iterator[Path | None]:
-    """The file with the token, for whoever may read the run, as long as the block lasts.
+    """A context with a file that holds the token, for users who may read the run.
 
     It is view.token; beside another view that has it, view.token.PID. None if neither can be written.
     `is_own`: for the run's own view, which gets view.token whoever has it.
@@ -81,9 +81,9 @@ def left_token(run: Path, token: str, *, is_own: bool) -> Iterator[Path | None]:
 
 
 def _taken(file: Path, token: str) -> int | None:
-    """The file with the token in it, locked while it is open; None if a view has it, or nobody can write it.
+    """The descriptor of the locked file with the token; None if another view holds it, or it is not writable.
 
-    The lock ends with its process, however that ends: what a view that was killed has left is nobody's.
+    The lock ends with its process, so the file of a killed view is free.
     """
     try:
         descriptor = for_owner_only(file, os.O_WRONLY | os.O_CREAT)
@@ -102,7 +102,7 @@ def _taken(file: Path, token: str) -> int | None:
 
 
 def _is_free(descriptor: int) -> bool:
-    """Lock an open file, unless another view has it; on a disk without locks, who wrote into it has it."""
+    """Lock a file; returns whether no other view holds it. Without locks of the disk: whether it is empty."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""The view beside a run, once a page is asked for: it serves until nobody looks any more, then waits again.
+"""Serves the view beside a run while pages are open, then becomes the waiting process again.
 
-A process: `python -m controller.view.door.resident LISTENER LIFE RUN SETTINGS`, become by doorkeeper.py.
-Invariants: the core and all else that was read are gone when it waits again, as the process is then another
-program; it ends with the run; it writes nothing but what it found out of the history (`kept_past.py`).
+A process: `python -m controller.view.door.resident LISTENER LIFE RUN SETTINGS`, started by doorkeeper.py.
+Invariants: its memory is free when it waits again, as the process is then another program; it ends with the
+run; it writes only its findings about the history (`kept_past.py`).
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""Answers browsers on a socket until it is told to end, or nobody has asked for long.
+"""Serves browsers on a socket until a signal ends it, or no request has come for long.
 
-Invariants: a server that ends closes its socket; a connection takes another one's place only while something
-is asked on it, or for KEPT_S.
+Invariants: a server that ends closes its socket; an idle connection is closed after KEPT_S.
 Measured: Python's garbage collector took a quarter of the processor's time of a view that follows a
 quickstart, nearly all of it by looking at the whole core again and again, which leaves next to no cycles.
 """
@@ -45,7 +44,7 @@ async def serve(
 
 @contextmanager
 def rarer_collections() -> Iterator[None]:
-    """Cores that nobody looks at any more are still found: they are cycles of a hundred thousand objects."""
+    """A context with rarer collections; unused cores, large cycles of objects, are still collected."""
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
     try:
@@ -60,17 +59,17 @@ class Prompt(H11Protocol):
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """It has said nothing yet."""
+        """Start the time limit of a new connection."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request, or its end; more parts give no more time."""
+        """Take a part of a request; parts do not extend the time limit."""
         super().data_received(data)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the time limit."""
         super().connection_lost(exc)
         self._forget()
 
@@ -87,7 +86,7 @@ class Prompt(H11Protocol):
 
 
 class Watched:
-    """An application, and for how long nobody has asked it."""
+    """An application that counts open requests, to know for how long it is idle."""
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -97,7 +96,7 @@ class Watched:
         self._timer: asyncio.TimerHandle | None = None
 
     def when_idle(self, after_s: float, act: Callable[[], None]) -> None:
-        """Call `act` when no request has been open for so long, beginning now."""
+        """Call `act` once no request has been open for `after_s`, counted from now."""
         self._idle_s, self._on_idle = after_s, act
         self._wait()
 

@@ -1,9 +1,8 @@
-"""One answer for all who ask the same at the same time, so that many pages cost little more than one.
+"""Shares one answer among equal requests of about one time, so that many pages cost little more than one.
 
-Invariants: an answer is given again only while it is young: for a few times the seconds that it took to make,
-and never for longer than MOST_LIFE_S; who asks while it is being made waits for it; one that was not found,
-or is not ready yet, is made for each; nothing but what is young is held.
-"""
+Invariants: an answer is reused for LIVES times the seconds that it took, and at most for MOST_LIFE_S; equal
+requests meanwhile wait for it; answers with another status than 200 are not reused; expired answers are
+dropped."""
 
 import asyncio
 import time
@@ -23,7 +22,7 @@ class Made(NamedTuple):
 
 
 class SharedAnswers:
-    """Answers of one site, by what was asked."""
+    """Answers of one site, by request."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds that only grow."""
@@ -32,7 +31,7 @@ class SharedAnswers:
         self._young: dict[str, tuple[float, Made]] = {}  # with the second up to which it is
 
     async def get(self, asked: str, make: Callable[[], Awaitable[Made]]) -> Made:
-        """What is made of this now, or was just now. Raises: what `make` raises."""
+        """The answer of `make`, or a young one to an equal request. Raises: the errors of `make`."""
         now = self._clock()
         self._young = {key: found for key, found in self._young.items() if now < found[0]}
         if asked in self._young:

@@ -1,8 +1,8 @@
-"""How many pages look at once: one more than a view can serve is told so, in a sentence.
+"""Limits the number of pages that are open at once: further ones get a message.
 
-Invariants: a page is one viewer, however often it asks, and is one no more when it has not asked for HEARD_S,
-as one that is closed or hidden; those that look keep their places. This holds off a crowd by accident and is
-no lock: whoever has the token may ask without saying which page it is, as programs do.
+Invariants: a page is one viewer, however often it asks, until it has not asked for HEARD_S, as when it is
+closed or hidden; open pages keep their places. This is a limit against accidents and no lock: a program with
+the token may ask without naming a page.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""What a run sends to other programs: trackers and people who want to hear of it."""
+"""Sends a run's lines to trackers, and notifications to people."""

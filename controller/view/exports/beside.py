@@ -1,7 +1,7 @@
-"""Starts the process that sends a run's lines and news, when the configuration names somebody.
+"""Starts the process that sends a run's lines and notifications, if the configuration names receivers.
 
-Invariants: what fails here is one sentence, and the run goes on; settings travel over a pipe, as an address
-may hold a secret; the process ends with the run.
+Invariants: a failure is one warning, and the run goes on; settings travel over a pipe, as a URL may hold a
+secret; the process ends with the run.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Tell = Callable[[str], None]
 
 
 def outgoing(run: Path, config: Config, trackers: list[str] | None = None) -> Outgoing | None:
-    """What this run sends; None if there is nobody to send it to."""
+    """What this run sends, and to whom; None without receivers."""
     notify = config.notify
     wanted = list(config.logging.trackers) if trackers is None else trackers
     if not (wanted or notify.url or notify.command):
@@ -46,7 +46,7 @@ def outgoing(run: Path, config: Config, trackers: list[str] | None = None) -> Ou
 
 
 def run_id(run: Path) -> str:
-    """What trackers call this run, over all of its lives."""
+    """The id of this run for trackers, the same after a resume."""
     file = run / "trackers.json"
     try:
         return str(json.loads(file.read_text())["id"])
@@ -59,7 +59,7 @@ def run_id(run: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def exports_beside(run: Path, config: Config, *, on_warning: Tell) -> AsyncIterator[None]:
-    """The process, as long as the block lasts; nothing where nobody wants to hear."""
+    """A context in which the process runs, if there are receivers."""
     wanted = outgoing(run, config)
     if wanted is None:
         yield
@@ -96,7 +96,7 @@ def _log_file(run: Path) -> IO[bytes]:
 
 
 async def _hear(process: Process, run: Path, on_warning: Tell) -> None:
-    """What it says is for people; its end before the run's is one more sentence."""
+    """Pass lines of the process on as warnings, and warn if it ends with an error."""
     assert process.stdout is not None
     decoder, rest = UTF8(errors="replace"), ""
     while part := await process.stdout.read(AT_ONCE):  # in pieces: a line may have any length

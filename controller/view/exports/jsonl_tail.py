@@ -1,7 +1,7 @@
-"""Follows a file of JSON lines that another process writes, or finds its steps where it stands still.
+"""Follows a file of JSON lines that another process writes, or reads its steps by place.
 
-Invariants: only whole lines are given, each once; a file that was written anew, as when a run goes on from
-an earlier step, begins again, and who follows it is told; of steps no line is held, but where it is.
+Invariants: only whole lines are given, each once; a file that was rewritten, as when a run goes on from an
+earlier step, is read from its beginning, and the reader is told; of steps only places are held, not lines.
 """
 
 import json
@@ -116,7 +116,7 @@ class StepLines(Sequence[Line]):
 
 
 def _parsed(text: bytes) -> Line | None:
-    """A line as it was meant; one that is none, as after a full disk, is passed over."""
+    """The object in a line; None if it holds none, as after a full disk."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -125,7 +125,7 @@ def _parsed(text: bytes) -> Line | None:
 
 
 def numbers(line: Line) -> dict[str, float]:
-    """What of a line can be drawn."""
+    """The numbers of a line."""
     return {
         key: float(value)
         for key, value in line.items()

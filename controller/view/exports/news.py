@@ -1,8 +1,8 @@
-"""Who wants to hear how a run goes: its end, its standstill, its alarms, by webhook or command.
+"""Notifications about a run: its end, its standstill, its alarms, sent by webhook or command.
 
-Invariants: what is sent is one sentence per event, at most one per cause and hour; a place that does not
-answer is tried a few times and then given up, in a thread, and the run does not notice; texts of the run
-travel as data of a request or as one argument, never through a shell.
+Invariants: at most one notification per cause and hour; a webhook that does not answer is tried a few times,
+and the run is not delayed; texts of the run travel as data of a request or as one argument, never through a
+shell.
 """
 
 import json
@@ -25,7 +25,7 @@ MOST_CHARS = 1_500
 
 
 class News(NamedTuple):
-    """Something that happened."""
+    """One notification."""
 
     event: Event
     cause: str  # what makes two of them the same
@@ -33,14 +33,14 @@ class News(NamedTuple):
 
 
 class Bell:
-    """Tells what is new: each cause once an hour."""
+    """Filters notifications: each cause once an hour."""
 
     def __init__(self, wanted: Sequence[str] = ("done", "failed", "stuck", "alarm")) -> None:
         self._wanted = wanted
         self._told_s: dict[tuple[str, str], float] = {}
 
     def new(self, found: Sequence[News], now_s: float) -> list[News]:
-        """Those that somebody wants and has not heard of within the hour."""
+        """Notifications of wanted events whose cause was not sent within the hour."""
         new = []
         for one in found:
             key = (one.event, one.cause)
@@ -67,7 +67,7 @@ def of_end(summary: dict[str, Any]) -> News:
 
 
 def post(url: str, run: str, news: News, *, pause: Callable[[float], None] = sleep) -> str:
-    """Why the webhook did not take it; "" if it did."""
+    """Send a notification to a webhook; returns why it failed, "" if it did not."""
     is_plain = "ntfy" in (urlsplit(url).hostname or "")
     title, text = f"{run}: {news.event}", news.text[:MOST_CHARS]
     if is_plain:
@@ -94,7 +94,7 @@ def post(url: str, run: str, news: News, *, pause: Callable[[float], None] = sle
 
 
 def run_command(command: Sequence[str], run: str, news: News) -> str:
-    """Why the command failed; "" if it did not. It gets run, event and text as its last arguments."""
+    """Call the command with run, event and text; returns why it failed, "" if it did not."""
     words = [*command, run, news.event, news.text[:MOST_CHARS]]
     try:
         done = subprocess.run(

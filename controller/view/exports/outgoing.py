@@ -49,7 +49,7 @@ class Outgoing:
 
 
 class Looker:
-    """Reads a run now and then, and hands on what is new."""
+    """Reads a run's files each second, and passes on new lines."""
 
     def __init__(self, wanted: Outgoing, *, tell: Tell) -> None:
         self._wanted, self._tell = wanted, tell
@@ -120,7 +120,7 @@ class Looker:
             )
 
     def _standing(self) -> list[News]:
-        """Whether the run stands still or something keeps failing, as its status says."""
+        """Notifications of overdue waits and of failures, from status.json."""
         try:
             status = json.loads((self._run / "status.json").read_text())
         except (OSError, ValueError):

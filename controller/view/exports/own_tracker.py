@@ -1,4 +1,4 @@
-"""A tracker of the user's, held to what it promises.
+"""A tracker of the user's, whose answers are checked.
 
 Invariants: it gets lines of its own, so that what it does to them reaches no other tracker and no alarm; one
 that is made wrongly, or answers with a coroutine and so has done nothing, is refused in a sentence.
@@ -16,7 +16,7 @@ EXPECTED = "expected an object with begin(lines), step(line) and close(), plain 
 
 
 class OwnTracker:
-    """What the user's function has made."""
+    """The object that the user's function has made."""
 
     def __init__(self, name: str, made: Any) -> None:
         """`name`: the import path of the function. Raises: ConfigError if that is no tracker."""

@@ -1,4 +1,4 @@
-"""Trackers: who else gets the lines of metrics.jsonl, each step once.
+"""Trackers: programs that get the lines of metrics.jsonl, each step once.
 
 Invariants: a tracker gets every step once and in order; one that begins (after a crash too) is given all
 lines that there are, and makes its own record of them; one that fails or hangs is told once and left behind,
@@ -27,7 +27,7 @@ Steps = AbstractContextManager[Sequence[Line]]
 
 
 class Tracker(Protocol):
-    """What a module of the user's makes: `make(run, config, run_id)`."""
+    """The interface of a tracker, which a user's `make(run, config, run_id)` returns."""
 
     def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Have a record of these steps and of no others."""

@@ -30,7 +30,7 @@ export async function render(tools) {
   return [...ORDERS.map((order) => form(order, ask, () => list(soFar, tools))), standing(ask), listed];
 }
 
-/** One order; what the run answers stands beside its button. */
+/** One order, with the run's answer beside its button. */
 function form([action, title, words, argument], ask, after) {
   const answer = make("span", { role: "status" });
   return card(title, make("p", { class: "dim" }, words),

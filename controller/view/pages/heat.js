@@ -1,4 +1,4 @@
-// Heat: how old what was trained was, a column per step (or of some), a row per age, as dark as its share.
+// Heat: the staleness of the trained data, a column per step (or of some), a row per age, as dark as its share.
 import { make, colour, short, painted } from "./dom.js";
 
 const ROW = 18, LEFT = 34, BOTTOM = 18, TOP = 4, MOST_HIGH = 210;

@@ -1,4 +1,4 @@
-// Ledger: one column per batch of the window, a place per group, and who the next batch waits for.
+// Ledger: one column per batch of the window, a place per group, and the groups that the next batch waits for.
 import { make, card, table, short, duration } from "./dom.js";
 import { bar } from "./now.js";
 import { Reading } from "./reading.js";

@@ -69,7 +69,7 @@ function readAddress() {
 const FIELDS = ["INPUT", "SELECT", "TEXTAREA"];
 const SCROLLED = ".card, .list, .story, .columns";
 
-/** Whether somebody types into the page, or holds, has selected or stands with the keyboard on something of it: it is not replaced under them. */
+/** Whether the user types, drags, selects or has the keyboard focus in the page, so that it must not be replaced. */
 function isInHand() {
   const place = byId("page"), active = document.activeElement, selected = getSelection();
   const isFocused = place.contains(active) && (FIELDS.includes(active.tagName) || (active.tagName !== "CANVAS" && active.matches(":focus-visible")));
@@ -97,7 +97,7 @@ function replace(content, isAgain) {
 const nameOfShown = () => `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
 const tools = { ask, go, here, fetchHere };
 
-/** Show what the address says; `isRepeated`: the same again, `isOwn`: nobody has asked for it. */
+/** Show the page of the address; `isRepeated`: the same page again, `isOwn`: without the user's doing. */
 async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
   if (here.isAsking) { // what was asked for meanwhile is shown next; a look that is only repeated need not be
     here.isMissed ||= !isRepeated;
@@ -230,7 +230,7 @@ async function jump(words) {
 /** Go to the nearest event that gave commands. */
 const seek = (direction) => jump({ event: here.number, seek: direction });
 
-/** Somebody has gone to another moment, page or run. */
+/** The user has gone to another moment, page or run. */
 function gone() {
   const before = `${here.run} ${here.at}`;
   here.jumps += 1; // no answer that is still to come takes them away

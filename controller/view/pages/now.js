@@ -57,7 +57,7 @@ function loop(told) {
   return make("p", { class: "dim loop" }, `The controller's event loop came late by ${late.join(", ")} in the last ${duration(told.loop_lag_window_s)}.${room}`);
 }
 
-/** How old this is, and whose fault that is. */
+/** The age of the data, and its cause. */
 function asOf(now) {
   const behind = now.number < now.last ? Math.max(0, now.until_s - now.now_s) : 0;
   const words = behind < BEHIND_S ? "" : ` The view is behind the run by ${duration(behind)}: it steps its core as fast as it can.`;
@@ -71,7 +71,7 @@ function timeLeft(now, left) {
   return now.mean_step_s === null ? null : figure(`~ ${duration(now.mean_step_s * left)}`, "left at that pace");
 }
 
-/** What the worker whose lane was clicked has in hand, with a way to each group. */
+/** The groups of the worker whose lane was clicked, with a link to each. */
 function inHand({ name, role, groups, more }, go) {
   const close = make("button", { onclick: () => go({ who: null }), "aria-label": `leave ${name}` }, "×");
   const words = role === "" ? "is not there at this moment." : groups.length ? "" : "has nothing in hand at this moment.";

@@ -1,4 +1,4 @@
-// Samples: what the model said, token by token, coloured by policy version, logprob, drift or weight; and a search for it.
+// Samples: prompts and responses token by token, coloured by policy version, logprob, drift or weight; and a search for it.
 import { make, card, table, short, versionClass } from "./dom.js";
 
 export let isMoving = false; // while samples are still to be read

@@ -1,4 +1,4 @@
-// Why: what the strategies were asked at this event, what they answered, and what spoke for and against each candidate.
+// Why: the calls of strategies at this event, their answers, and the reasons for and against each candidate.
 import { make, card, table, short } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;

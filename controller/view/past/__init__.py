@@ -1,1 +1,1 @@
-"""What is re-derived from the journal of a run: its core at any event, its lanes, the life of a group."""
+"""Re-derives a run's past from its journal: its core at any event, lanes of workers, lives of groups."""

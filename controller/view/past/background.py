@@ -1,4 +1,4 @@
-"""One pass over a run's whole history beside the answers: lanes of workers, and keyframes for jumps.
+"""A pass over a run's whole history in the background: lanes of workers, and keyframes for jumps.
 
 Invariants: it steps a core of its own, so nobody waits for it; while somebody is answered it pauses, so that
 an answer does not share its processor; it ends at the newest event that is known, and goes on from there;

@@ -1,4 +1,4 @@
-"""What a view found out about a run, kept beside the run, so that the next view need not do it again.
+"""Keeps a view's findings about a run in its directory, so that the next view does not repeat the work.
 
 Two files: the pass over the history, and the core where a view had read to the end, which is small and opens
 the first page. Invariants: a file is derived and may be deleted at any time; it counts for the very release

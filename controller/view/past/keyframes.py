@@ -1,4 +1,4 @@
-"""Images of a run's core by event, in memory, to go on from: the nearer one is, the less is stepped again.
+"""Keyframes: images of a run's core by event, in memory, from which a replay to a moment begins.
 
 Invariants: images are compressed, and what several of them hold alike (batches, which stay the same until a
 checkpoint covers them) is there once; they take no more than their room; when it is full, one goes whose

@@ -1,4 +1,4 @@
-"""What a view has found out about one history of a run: cores, the pass over it, lives, orders and samples.
+"""A view's knowledge of one history of a run: cores, the pass over it, lives, orders and samples.
 
 Invariants: all of it is of one history, and goes with it: a journal that tells another one has another of
 these; the replayed cores are used by one thread at a time, which holds the lock of the run; where a compact

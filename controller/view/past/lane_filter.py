@@ -1,4 +1,4 @@
-"""Which lanes of a timeline somebody wants to see: `rollout-1*`, `idle>20%`, `slowest 10`, `every 16`.
+"""Filters the lanes of a timeline: `rollout-1*`, `idle>20%`, `slowest 10`, `every 16`.
 
 Words are separated by spaces or commas. A lane has one of the names, and all of the rest holds. Invariants:
 pure; shares and speeds are of what is shown; what is not understood is refused in a sentence.
@@ -26,7 +26,7 @@ SIGNS: Mapping[str, Callable[[float, float], bool]] = {
 
 
 class LaneFacts(NamedTuple):
-    """What a filter looks at."""
+    """The figures of a lane that a filter reads."""
 
     name: str
     seconds: Mapping[str, float]  # by state, in what is shown
@@ -34,7 +34,7 @@ class LaneFacts(NamedTuple):
 
 
 class LaneShare(NamedTuple):
-    """So much of a lane's time in a state."""
+    """A condition on the share of a lane's time in a state."""
 
     state: str
     sign: str
@@ -49,7 +49,7 @@ class LaneShare(NamedTuple):
 
 
 class LaneFilter(NamedTuple):
-    """What somebody wants to see."""
+    """A parsed filter."""
 
     names: tuple[str, ...] = ()
     shares: tuple[LaneShare, ...] = ()

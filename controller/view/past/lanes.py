@@ -43,16 +43,16 @@ class Lane:
 
     @property
     def state(self) -> str:
-        """The one that it is in; "" before any."""
+        """The current state; "" before the first."""
         return KINDS[self.kinds[-1]] if self.kinds else ""
 
     def carry(self, now: float, load: float) -> None:
-        """From now on such a share of its places is taken. To be said before a state is entered."""
+        """Set the share of places that are taken from now on. Call it before `enter`."""
         self.loaded += self.load * (now - self.since_s)
         self.since_s, self.load = now, load
 
     def enter(self, now: float, kind: str, detail: int = -1) -> None:
-        """Be in this state from now on."""
+        """Enter a state."""
         number = NUMBERS[kind]
         if self.kinds and self.kinds[-1] == number and self.details[-1] == detail:
             return

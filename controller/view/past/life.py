@@ -37,7 +37,7 @@ class Bar:
 
 @dataclass(slots=True)
 class Life:
-    """What has become of a group."""
+    """Attempts, story and deadline of a group."""
 
     bars: list[Bar] = field(default_factory=list)
     marks: list[tuple[float, str]] = field(default_factory=list)  # (second, what happened to the group)
@@ -93,7 +93,7 @@ def _made_s(recording: Recording, version: int, after: int) -> float | None:
 
 
 def as_json(life: Life) -> dict[str, Any]:
-    """For the page."""
+    """The life as JSON for the page."""
     bars = [{name: getattr(bar, name) for name in Bar.__slots__} for bar in life.bars]
     rest = {"marks": life.marks, "lines": life.lines, "due": life.due, "due_s": life.due_s}
     return {"bars": bars, **rest}

@@ -1,4 +1,4 @@
-"""Lives of groups, each read out of the journal beside all other answers, in parts that keep nobody waiting.
+"""Reads lives of groups from the journal, in short parts, so that other answers do not wait.
 
 Invariants: a life counts up to the newest event that its journal had; who asks again lets the reading go on
 where it stood; so much is held at most: MOST_LIVES of them, and MOST_READERS that are under way, each with a
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 class Lives:
-    """Of the groups of one history; any thread may ask."""
+    """The lives of the groups of one history; safe for any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds that only grow."""

@@ -1,4 +1,4 @@
-"""The core at the newest event of a run, for all who look at now.
+"""The core at the newest event of a run, shared by all pages that show the present.
 
 Invariants: it only goes forward, so nobody who looks back sends it through the history again; once it was at
 the end it is of use a little before the end, too: while a controller is as busy as it can be, a core that is
@@ -17,7 +17,7 @@ NEAR_S = 10.0  # of the run
 
 
 class NewestCore:
-    """Of one run; one thread at a time uses it."""
+    """The newest core of one run, for one thread at a time."""
 
     def __init__(self, run: Path, *, is_live: Callable[[], bool]) -> None:
         """Nothing is read before somebody looks. `is_live`: whether the run goes on."""

@@ -1,4 +1,4 @@
-"""How right the core's predictions of the next batch were: each made when a step's version was published.
+"""Measures the errors of predictions of the next batch, each made when a step's version was published.
 
 Invariants: 24 bytes for each; it is held against the moment at which the trainer is sent the batch; a batch
 that was sent at once says nothing, and a pause neither.
@@ -32,7 +32,7 @@ class Predictions:
         self.actual_s: array[float] = array("d")
 
     def take(self, turn: Replayed, core: Core) -> None:
-        """The core has made this step."""
+        """Take a step of the core."""
         now = core.state.now
         is_sent = any(
             isinstance(command, Send) and isinstance(command.message, Train) for command in turn.commands
@@ -67,12 +67,12 @@ class Predictions:
         }
 
     def as_plain(self) -> Json:
-        """All that it knows, as what msgpack takes."""
+        """The whole state, as plain values for msgpack."""
         columns = {name: getattr(self, name).tobytes() for name in COLUMNS}
         return columns | {"steps": self._steps, "open": self._open, "is_wanted": self._is_wanted}
 
     def take_over(self, plain: Json) -> None:
-        """Know what another knew when its `as_plain` gave this."""
+        """Restore the state from `as_plain`."""
         self._steps, self._is_wanted = plain["steps"], plain["is_wanted"]
         self._open = None if plain["open"] is None else (plain["open"][0], plain["open"][1])
         for name in COLUMNS:

@@ -1,4 +1,4 @@
-"""Reads a journal on between the looks of a page that follows it, so that an answer has little left to read.
+"""Reads a journal ahead between the requests of a page that follows it, so that answers are quick.
 
 Invariants: it works only for somebody who looks again and again, and only where the reading for one look
 takes long; who looks waits no longer than for one slice of it; it ends by itself, and what is wrong with a
@@ -27,7 +27,7 @@ log = logging.getLogger("staleflow.view")
 
 
 class Pursuit:
-    """Of one run."""
+    """The reading ahead of one run."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Pursuit:
         self.begin()
 
     def begin(self) -> None:
-        """Let it be worked on."""
+        """Start the thread."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._run, name="pursuit", daemon=True)
             self._thread.start()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody looks, for whom it is worth it."""
+        """Whether a page follows, and its requests would take long."""
         return self._clock() < self._until
 
     def read(self) -> float:

@@ -28,7 +28,7 @@ NO_STEP = 10**15  # no run has so many
 
 
 class StillReading(RunError):
-    """The core is on its way to a moment, and stands at an event before it; who asks again lets it go on.
+    """The core has not reached the moment yet, as time is up; another call goes on from where it is.
 
     `of`: a file that is being read in its place, of which `number` and `last` are bytes.
     """
@@ -40,7 +40,7 @@ class StillReading(RunError):
 
 
 class Instant(NamedTuple):
-    """Where a replayed core stands."""
+    """The position of a replayed core."""
 
     number: int  # of the last event that the core has seen; `first` before any
     now: float  # seconds since the run began
@@ -94,7 +94,7 @@ class ReplayedCore:
 
     @property
     def here(self) -> Instant:
-        """Where it stands."""
+        """The current position."""
         return self._at
 
     @contextmanager
@@ -129,11 +129,11 @@ class ReplayedCore:
         return self._at
 
     def forward(self, count: int = 1) -> Instant:
-        """So many events later."""
+        """The moment `count` events later."""
         return self.at(self._at.number + count)
 
     def back(self, count: int = 1) -> Instant:
-        """So many events earlier."""
+        """The moment `count` events earlier."""
         return self.at(self._at.number - count)
 
     def with_turn(self, number: int) -> Instant:
@@ -214,7 +214,7 @@ class ReplayedCore:
             raise
 
     def _take(self, turn: Replayed) -> None:
-        """The core has made one step more."""
+        """Note one more step of the core."""
         recorded: Recorded = turn.recorded
         core, before = self._at.core, self._at.number
         self._at = Instant(recorded.number, recorded.now, core, turn)

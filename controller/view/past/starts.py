@@ -1,4 +1,4 @@
-"""Which rule kept the next prompt from starting, from moment to moment: the page Ledger's "why not more".
+"""The rule that kept the next prompt from starting, over time, for the page Ledger's "why not more".
 
 Invariants: one rule at a time, so that the seconds of all are those that went by; rules are asked in the
 order in which the core asks them; 9 bytes per change of the rule, 8 per train step.
@@ -49,7 +49,7 @@ class Starts:
         self.take(core)
 
     def take(self, core: Core) -> None:
-        """The core has made a step."""
+        """Take a step of the core."""
         now, rule = core.state.now, NUMBERS_OF_RULES[why_no_more(core)]
         while self._first + len(self.finished) < core.state.steps:
             self.finished.append(now)
@@ -90,11 +90,11 @@ class Starts:
         }
 
     def as_plain(self) -> Json:
-        """All that it knows, as what msgpack takes."""
+        """The whole state, as plain values for msgpack."""
         return {"first": self._first} | {name: getattr(self, name).tobytes() for name, _ in PARTS}
 
     def take_over(self, plain: Json) -> None:
-        """Know what another knew when its `as_plain` gave this."""
+        """Restore the state from `as_plain`."""
         self._first = plain["first"]
         for name, kind in PARTS:
             setattr(self, name, array(kind, plain[name]))

@@ -1,4 +1,4 @@
-"""What each worker did, and when: one lane per worker name, whose spans follow each other without a gap.
+"""The timeline of a run: one lane per worker name, with its states over time, without gaps.
 
 Invariants: a lane is in one state at a time, from its first word to the end of what is known; the trainer's
 lane has what the next train step waits for, as the core's own accounts have it, so its shares are theirs; an
@@ -46,7 +46,7 @@ class Timeline:
         self._first_steps = core.state.steps
         self._steps: array[int] = array("q")  # events that finished a train step
         self.names = names_in(core)
-        """Of all who ever attached, by peer."""
+        """Names of all workers that attached, by peer."""
         self._lanes: dict[tuple[str, str], Lane] = {}  # by role and name
         self._of_peer: dict[str, Lane] = {}
         self._idle: set[str] = set()  # peers of instances that wait for work
@@ -57,7 +57,7 @@ class Timeline:
             self._look(core, peer)
 
     def take(self, turn: Replayed, core: Core) -> None:
-        """The core has made this step."""
+        """Take a step of the core."""
         self.until_s = now = turn.recorded.now
         event = turn.recorded.event
         if isinstance(event, PromptsRead):
@@ -92,7 +92,7 @@ class Timeline:
             self.versions.append((now, newest.policy_version))
 
     def as_plain(self) -> dict[str, Any]:
-        """All that it knows, as what msgpack takes."""
+        """The whole state, as plain values for msgpack."""
         lanes = [
             (
                 lane.name,
@@ -174,7 +174,7 @@ class Timeline:
         return sorted(self._lanes.values(), key=lambda lane: (order.get(lane.role, 9), _natural(lane.name)))
 
     def _look(self, core: Core, peer: str) -> None:
-        """Note what this worker does now."""
+        """Enter the worker's current state into its lane."""
         now, worker = core.state.now, core.state.registry.workers.get(peer)
         self._idle.discard(peer)
         if worker is None:
@@ -268,6 +268,6 @@ def _touched(turn: Replayed) -> dict[str, None]:
 
 
 def _natural(name: str) -> tuple[str, int]:
-    """rollout-2 before rollout-10."""
+    """A sort key of names by which rollout-2 comes before rollout-10."""
     head, _, tail = name.rpartition("-")
     return (head, int(tail)) if tail.isdecimal() else (name, -1)

@@ -1,4 +1,4 @@
-"""How old what was trained was, step by step: trajectories and tokens by their staleness.
+"""Staleness of the trained data, step by step: trajectories and tokens by their staleness.
 
 Invariants: an age is told as the core counts it: of a trajectory that of its oldest weights, which its first
 token is of; a token's own; given tokens have none. A step whose batch was sent again, to another trainer, is
@@ -25,7 +25,7 @@ class TrainedAges:
         self._steps: dict[int, tuple[ByAge, ByAge]] = {}  # trajectories and tokens, by the version made
 
     def take(self, turn: Replayed) -> None:
-        """The controller has given these commands."""
+        """Take the commands of an event."""
         for command in turn.commands:
             if isinstance(command, Send) and isinstance(command.message, messages.Train):
                 train = command.message
@@ -54,11 +54,11 @@ class TrainedAges:
         return found
 
     def as_plain(self) -> list[Any]:
-        """All that it knows, as what msgpack takes."""
+        """The whole state, as plain values for msgpack."""
         return [(step, *ages) for step, ages in self._steps.items()]
 
     def take_over(self, plain: list[Any]) -> None:
-        """Know what another knew when its `as_plain` gave this."""
+        """Restore the state from `as_plain`."""
         self._steps = {step: (dict(trajectories), dict(tokens)) for step, trajectories, tokens in plain}
 
 
