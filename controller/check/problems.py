@@ -2,7 +2,8 @@
 
 Invariants: the user's code is not imported in this process, and files are only read; strategies, a loss and
 an agent are tried in another process, a reward only if asked for; an error would end the run, a note is
-something to consider."""
+something to consider.
+"""
 
 import json
 import os

@@ -22,8 +22,8 @@ COMPARED = {
     "data": "prompts", "reward": "rewards", "agent": "rewards", "rollout": "responses", "trainer": "steps",
     "staleness": "figures", "evaluation": "evaluations",
 }  # fmt: skip
-"""Sections that name Python files of a user's, and what a change of one may make incomparable. The initial
-model is made once, so a change of `model.factory` changes nothing."""
+"""Sections that name Python files of the user, and the figures that a changed file may make incomparable. The
+initial model is made once, so a change of `model.factory` changes nothing."""
 
 
 @cache
@@ -62,9 +62,9 @@ def facts_of(config: Config, *, run_dir: str, import_paths: tuple[str, ...]) -> 
 
 
 def own_files(config: Config) -> str:
-    """The user's Python files that a configuration names, as they are now: digests by key and file, as JSON.
+    """Digests of the user's Python files that a configuration names, by key and file, as JSON.
 
-    What these files import is not looked at.
+    Modules that these files import are left out.
     """
     found: dict[str, str] = {}
     for section in COMPARED:
@@ -78,7 +78,7 @@ def own_files(config: Config) -> str:
 
 
 def changed_files(known: Mapping[str, str], config: Config) -> list[str]:
-    """What to tell a person of each file that is not as `own_files` knew it; a run of before knew nothing."""
+    """A warning for each file whose digest differs from `known`: files that `known` lacks are left out."""
     keys: dict[str, list[str]] = {}
     now: dict[str, str] = json.loads(own_files(config))
     for name in (name for name, digest in now.items() if known.get(name, digest) != digest):

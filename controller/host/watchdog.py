@@ -19,9 +19,7 @@ PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
 WORKERS_AT_ONCE = 100  # workers in one slice: 1 to 2 ms of the controller's loop
 MOST_WAITS = 20  # waits in status.json, the most overdue first
-ASLEEP_S = (
-    20.0  # a longer gap between two looks: the controller stood still. Large runs are looked at every 10 s
-)
+ASLEEP_S = 20.0  # gap between two looks from which the controller stood still; large runs: every 10 s
 STARTING = "starting"  # mark of the next step until all workers have been ready, or a step was made
 
 _NAMES = tuple(field.name for field in fields(WorkerSnapshot))

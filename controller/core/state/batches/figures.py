@@ -19,7 +19,7 @@ AT_ONCE = 16  # groups at each event: 0.1 ms, and 2,000 groups are counted withi
 
 
 class _Groups(NamedTuple):
-    """What is known of each group that was counted, in columns: a batch of thousands is summed up at once."""
+    """Figures of the counted groups, in columns, so that thousands are summed up at once."""
 
     sources: list[int]
     responses: list[int]
