@@ -38,8 +38,8 @@ from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
 
-QUICK_CHARS = 1 << 18  # of a row, which tokenizers take in a fraction of a second, whatever it says
-LONGEST_TOKEN_CHARS = 128  # of today's vocabularies: runs of blanks
+QUICK_CHARS = 1 << 18  # a row of so many characters is tokenized in a fraction of a second
+LONGEST_TOKEN_CHARS = 128  # the longest tokens of today's vocabularies, which are runs of blanks
 logger = logging.getLogger(__name__)
 
 
@@ -241,12 +241,13 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
     """The token ids of a row: its `prompt_ids`, or its `prompt`, a string or a list of chat messages.
 
     Raises: ValueError in words if there is no prompt, or one of more than `limit` tokens; whatever the chat
-    template raises. Tokenizers take seconds and 400 MB a million characters; text far beyond is not begun.
+    template raises. A tokenizer takes seconds and 400 MB per million characters, so a text that cannot fit is
+    refused before.
     """
     row = json.loads(row_json)
     ids, prompt = row.get("prompt_ids"), row.get("prompt")
     if ids is None and len(row_json) > QUICK_CHARS:
-        _refuse_hopeless("prompt", prompt, limit)
+        _refuse_too_long("prompt", prompt, limit)
     if ids is not None:
         if not isinstance(ids, list) or not all(type(n) is int and 0 <= n < 2**31 for n in ids):
             raise ValueError("`prompt_ids` is not a list of token ids (integers from 0).")
@@ -269,13 +270,13 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
     return ids
 
 
-def _refuse_hopeless(what: str, said: object, limit: int) -> None:
-    """Refuse what no tokenizer makes `limit` tokens of, before one works at it. Raises: ValueError."""
+def _refuse_too_long(what: str, said: object, limit: int) -> None:
+    """Refuse a text that no tokenizer fits into `limit` tokens, without tokenizing it. Raises: ValueError."""
     chars = len(said if isinstance(said, str) else json.dumps(said, ensure_ascii=False))
     if chars > max(QUICK_CHARS, LONGEST_TOKEN_CHARS * limit):
         raise ValueError(
-            f"The {what} has {chars:,} characters, of which no tokenizer makes {limit} tokens or fewer, as "
-            f"`rollout.max_{what}_tokens` wants. Raise it or drop the row."
+            f"The {what} has {chars:,} characters, which are too many for {limit} tokens, whatever the "
+            f"tokenizer; expected no more tokens than `rollout.max_{what}_tokens`. Raise it or drop the row."
         )
 
 
@@ -329,7 +330,7 @@ def encode_response(
     row = json.loads(row_json)
     eos, answer = tokenizer.eos_token_id, row["response"]
     if len(row_json) > QUICK_CHARS:
-        _refuse_hopeless("response", answer, limit)
+        _refuse_too_long("response", answer, limit)
     if isinstance(answer, str):
         answer = {"role": "assistant", "content": answer}
     if isinstance(row["prompt"], list) and row.get("prompt_ids") is None:
