@@ -145,9 +145,8 @@ class Core:
         if self.postponed.until is None:  # else only progress was absorbed, which does not change the cause
             self._cause = awaited(self)
         cause = self._cause
-        busy = (
-            0 if cause == "weights" else state.registry.busy_instances
-        )  # busy instances do not generate while all of them pull
+        # while all busy instances pull, none of them generates
+        busy = 0 if cause == "weights" else state.registry.busy_instances
         state.accounts.advance(now, cause=cause, ready=state.registry.ready_instances, busy=busy)
         self._forgive(now)
 
@@ -172,9 +171,7 @@ class Core:
             self.pulls.end_rests()
             self.pulls.serve_evaluation()
             self.pulls.run()
-            if (
-                not self.pulls.is_cut
-            ):  # an instance that will be told to pull takes no more work at its old version
+            if not self.pulls.is_cut:  # instances to be told next take no more work at their old version
                 self.migrations.run()
                 self.evaluation_placement.run()
                 self.dispatch.run()

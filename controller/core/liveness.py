@@ -2,9 +2,9 @@
 
 Invariant of every run, after every event: something runs, or an instance pulls, or a named party is awaited
 (with a deadline, except for the source of prompts), or the run is over, or a user's strategy has refused
-work that could be placed. Work that can be placed is placed within `rollout.status_s`. A run that breaks this
-for `controller.stuck_s` is ended with an explanation; time in which the controller was stalled does not
-count. This module changes only `still_since`, and then the run's ending.
+work that could be placed. Work that can be placed is placed within `rollout.status_s`. A run in which only
+the last of these holds, or none, for `controller.stuck_s` is ended with an explanation; time in which the
+controller was stalled does not count. This module changes only `still_since`, and then the run's ending.
 """
 
 from collections.abc import Iterator
@@ -289,9 +289,7 @@ def _could_start(core: "Core", instance: Instance) -> Iterator[tuple[str, str]]:
         where += f", and could pull version {version}" if version != here else ""
         if state.held_out_queue.peek(version) is not None:
             yield "", f"a held-out response could run {where}"
-        key = (
-            "routing" if version == here else ""
-        )  # an instance that can do nothing at its version pulls in any case
+        key = "routing" if version == here else ""  # with nothing to do at its version it pulls in any case
         if (waiting := state.queue.peek(version, state.ledger.reach(version))) is not None:
             yield key, f"response {waiting.id} could run {where}"
         elif core.state.fresh and state.ledger.can_reserve(version):

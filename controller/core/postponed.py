@@ -39,9 +39,7 @@ class Postponed:
             return False
         if not _is_progress(event.message) or state.is_asking or core.is_cut or state.ending is not None:
             return False
-        due = (
-            core.next_deadline()
-        )  # asked each time, as a decision does: asking tidies the heaps of deadlines
+        due = core.next_deadline()  # asked each time, as a decision does: asking tidies the heaps
         if due is not None and due <= state.now:
             return False
         self.until = self._decided_at + POSTPONED_S

@@ -41,7 +41,7 @@ def keeps_payload(plausibility: Plausibility, worker: Worker | None, message: Me
 
 
 def foretelling(plausibility: Plausibility, worker: Worker | None, message: Message) -> str | None:
-    """Why a message whose buffers are not stored is implausible; None if it is not.
+    """Why a message whose buffers are not stored is implausible; None if it is not, or is of a trainer.
 
     Such a message speaks of work that the worker was not given. If the worker were given just that work in
     the same turn, the core would believe the message and miss its buffers. A trainer's buffers are optional.
@@ -59,7 +59,7 @@ def groups_with_payload(state: RunState, evaluation: EvaluationRound | None) -> 
 
 
 def _keeps_given(plausibility: Plausibility, worker: AgentWorker, ask: Ask) -> bool:
-    """Whether to store given tokens: not for an ended episode, nor for an ask that differs from its first."""
+    """Whether to store given tokens: not of an ended episode, nor of a repeated ask that has changed."""
     if not _runs(worker, ask):
         return False
     told = worker.told

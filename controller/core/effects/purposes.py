@@ -1,4 +1,4 @@
-"""The purpose of a group: training, or evaluation of a version. Stations are the same, what follows differs.
+"""The purpose of a group, training or evaluation, which decides what follows from each report about it.
 
 Invariant: a group has one purpose for life, which its id tells.
 """

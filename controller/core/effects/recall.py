@@ -156,7 +156,7 @@ def _drop_spare(state: RunState, group: Group) -> None:
 
 
 def _tell_dropped(state: RunState, group: Group) -> None:
-    """Count the responses of an incomplete group that leaves or starts over in its window of prompts."""
+    """Count in its window of prompts the responses of a group that leaves or starts over incomplete."""
     if group.policy_version is not None and not group.is_complete:
         state.windows.dropped(group, [member.response_tokens for member in group.members])
 

@@ -147,7 +147,7 @@ class Accounts:
         setattr(self, end, getattr(self, end) + tokens)
 
     def drop(self, tokens: int) -> None:
-        """Count the tokens of a spare response as aborted."""
+        """Count the tokens of a spare response, or of a turn that is taken back, as aborted."""
         self.in_flight -= tokens
         self.aborted += tokens
 
@@ -168,7 +168,7 @@ class Accounts:
             self.violations += count if age > self.max_staleness else 0
 
     def evaluated_as(self, line: dict[str, object]) -> None:
-        """Note the report of a complete evaluation; the first one if earlier ones cannot be compared."""
+        """Note the report of an evaluation; it becomes the first if it is not comparable to the last."""
         found = headline(line)
         if not is_comparable(self.evaluations.get("last", found), found):
             self.evaluations.clear()

@@ -2,7 +2,7 @@
 
 Invariants: a pure function of the batch, the step and the run's seed, so that a replay chooses the same
 groups; of each four, two have the widest spread of rewards, one is drawn at random, and one is the oldest. Of
-an evaluation, failed prompts are kept, the lowest rewards first.
+an evaluation, prompts with a reward below the threshold are kept, the lowest rewards first.
 """
 
 import random
@@ -31,7 +31,10 @@ class KeptGroup(NamedTuple):
 
 
 class WorstAnswers:
-    """Failed held-out prompts of one evaluation, `most` at most; their payload is kept until its end."""
+    """Held-out prompts of an evaluation with a reward below the threshold, at most `most`.
+
+    Their payload is kept until the evaluation ends.
+    """
 
     def __init__(self, most: int = 0) -> None:
         self._most = most

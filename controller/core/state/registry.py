@@ -39,7 +39,7 @@ class Worker:
     is_asked: bool = False  # whether it was asked for its endpoint
     told: Told = field(default_factory=lambda: Told(0.0))
     usage: MachineUse | None = None  # use of its machine; None until reported
-    device: Literal["own", "none", "held", "releasing"] = "own"  # "own" unless the run is colocated
+    device: Literal["own", "none", "held", "releasing"] = "own"  # "own" but for both sides of a colocated run
 
     @property
     def ready(self) -> bool:
@@ -148,7 +148,7 @@ class Registry:
         self.ready_instances = self.busy_instances = 0
         self.running = 0  # running trajectories, on all instances
         self.changed: dict[PeerId, None] = {}  # instances whose load or version changed since dispatch looked
-        self.grown: dict[PeerId, None] = {}  # instances that only got tokens, which frees no room
+        self.grown: dict[PeerId, None] = {}  # instances that got tokens, which frees no room
         self.largest_kv = 0  # tokens in the largest KV cache of a ready instance
         self.leases: Leases[Worker | LocalWorker] = Leases()
         self._instances: dict[PeerId, Instance] = {}

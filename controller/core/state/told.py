@@ -270,7 +270,7 @@ class ToldTrainer(Told):
                 pass
 
     def hear(self, message: Message, now: float) -> None:
-        """Remove what the message answers; a trainer publishes each version that it made or loaded once."""
+        """Remove what the message answers; a trainer publishes once each version that it made or loaded."""
         match message:
             case messages.Ready(policy_version):
                 self.may_publish[policy_version] = None

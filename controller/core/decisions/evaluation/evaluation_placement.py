@@ -50,7 +50,7 @@ class EvaluationPlacement:
         self._looked = None
 
     def _candidates(self) -> Iterable[Instance]:
-        """Instances that may have room or the right version since the last step."""
+        """Instances that may have got room or the right version since the last step."""
         registry, before = self.state.registry, self._looked
         self._looked = (self.state.held_out_queue.pushed, self.state.ending is None)
         if self._looked != before:

@@ -26,7 +26,7 @@ class SharedDevice:
         self.side: Side = "trainer"
         """The side whose turn it is, or will be once the device is free."""
         self._changing_since: float | None = None  # None while the run starts
-        self._peak: dict[str, int] = {}  # bytes by role, over the workers that have released in this change
+        self._peak: dict[str, int] = {}  # bytes by role, summed over the workers that released in this change
 
     def restart(self) -> None:
         """The controller was restarted: local workers ended with the one before."""
@@ -84,7 +84,7 @@ class SharedDevice:
         if self.state.device != "changing":
             assert holders <= {self.state.device}, f"the {holders} have it, and it is {self.state.device}'s"
         for instance in self.state.registry.instances():
-            is_without = instance.device == "none" and instance.ready  # else it may have a predecessor's
+            is_without = instance.device == "none" and instance.ready  # else it may have older work
             assert not (is_without and instance.running), f"{instance.name} runs without a device"
             assert instance.device == "held" or not instance.is_routable, f"{instance.name} takes work"
 
@@ -114,7 +114,7 @@ class SharedDevice:
         return any(instance.evaluating for instance in self.state.registry.instances())
 
     def _is_ending(self) -> bool:
-        """Whether a process of the other side is ending, as far as the host has reported."""
+        """Whether a process of the other side is ending, or has ended and the host has not said so yet."""
         registry = self.state.registry
         return any(
             local.role in SIDES and local.role != self.side and local.deadline is None

@@ -91,7 +91,7 @@ class EpisodeStarts:
         return None
 
     def _next(self, line: Line) -> Episode | None:
-        """The next episode: of started groups, then of those in preparation, then of a new group."""
+        """The next episode, oldest first: of started groups, of those in preparation, then of a new one."""
         first = self._first(line)
         if first is not None and line[0] < (True, True):  # a training group in preparation may wait
             return first
@@ -130,9 +130,7 @@ class EpisodeStarts:
 
     def _find(self, group_id: int, number: int) -> Episode | None:
         group = self.state.groups.get(group_id)
-        if (
-            group is None or group.state not in LIVE_GROUPS
-        ):  # the group has left, or is complete without this episode
+        if group is None or group.state not in LIVE_GROUPS:  # it has left, or is complete without it
             return None
         episode = group.episodes[number]
         return episode if episode.is_unbegun else None

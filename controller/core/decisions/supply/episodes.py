@@ -110,7 +110,7 @@ class Episodes:
         self._end(group, episode, end.ending)
 
     def on_failed(self, worker: AgentWorker, failure: EpisodeFailed) -> None:
-        """An environment or a function failed: retry or give up the episode, without a reward."""
+        """An environment or a function failed: run the episode again or give its prompt up; no reward."""
         found = self._live(worker, failure)
         if found is None:
             return

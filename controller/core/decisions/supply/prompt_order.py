@@ -25,7 +25,7 @@ class Sampling:
         self.state = state
 
     def run(self, *, is_end: bool) -> None:
-        """Order the next window if it is complete and due. `is_end`: no more prompts will come."""
+        """Order the next window if it is due and full. `is_end`: no more prompts come, so a part will do."""
         state = self.state
         most = state.window_groups
         if not most:

@@ -46,7 +46,7 @@ class Training:
         self._consumed_at: float | None = None
         self.held_until: float | None = None  # when a ready batch that is held for an even pace will be sent
         self.figures = BatchFigures((), 0)
-        """Figures of that batch."""
+        """Figures of `batch`."""
         self._sources = [source.name for source in state.config.data.sources]
         self.drift = LogprobDrift(state.config.trainer.logprob_gap_warning)
 
@@ -57,7 +57,7 @@ class Training:
 
     @property
     def is_working(self) -> bool:
-        """Whether the trainer is working on a batch now."""
+        """Whether the trainer is working on a batch, or on groups sent ahead of it, now."""
         return self.trainer_batches.making is not None
 
     def go_on(self) -> None:
@@ -303,7 +303,7 @@ class Training:
 
     @property
     def may_save(self) -> bool:
-        """Whether the trainer can save now: it holds the newest version and is writing no checkpoint.
+        """Whether the trainer can save now: it has the newest version and its device, and is not saving.
 
         A trainer copies the state to be saved before it handles later orders, and writes it meanwhile.
         """

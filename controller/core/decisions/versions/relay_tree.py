@@ -92,7 +92,7 @@ class RelayTree:
                     self.state.registry.changed[other.peer] = None
 
     def retire(self, policy_version: int) -> None:
-        """Free the copies of a version on all hosts."""
+        """Free the copies of a version on the hosts that relay it."""
         self.parents.pop(policy_version, None)
         for instance in self.state.registry.instances():
             if instance.endpoint:

@@ -307,7 +307,7 @@ class Membership:
     def _warn_lost(self, worker: Worker, what: str, text: str) -> None:
         """Warn that a worker is gone.
 
-        Workers that were never ready are only counted, as strangers can make any number of them.
+        Of workers that were never ready only the 1st, 10th, 100th ... time: strangers can make any number.
         """
         if worker.ready:
             self.state.warn_once(f"{what} {worker.peer}", text)

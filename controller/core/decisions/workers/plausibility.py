@@ -1,9 +1,10 @@
 """Plausibility check of worker messages: refuses what contradicts the orders that the worker was given.
 
 Invariants: nothing is changed here; an honest worker is never refused, however late its messages come: those
-about orders that were called off meanwhile pass, and change nothing; numbers in a message that passes cannot
-overflow, and it names only work that the worker was given. Lies that agree with the worker's orders (tokens
-that were not sampled, a reward that was not computed) cannot be detected here.
+about orders that were called off meanwhile pass, and change nothing; a message that passes is one that its
+sender's role may send, its numbers cannot overflow, and it names only work that the worker was given. Lies
+that agree with the worker's orders (tokens that were not sampled, a reward that was not computed) cannot be
+detected here.
 """
 
 from collections.abc import Iterator
@@ -359,7 +360,7 @@ def _machine_use(message: messages.MachineUse) -> str | None:
 
 
 def _of_other_version(instance: Instance, version: int) -> str:
-    """The objection to tokens of a version that the instance was not told to sample from."""
+    """The objection to tokens of a version not told to the instance; only a kept attempt may have others."""
     return f"It told of tokens of version {version}; it samples from {instance.policy_version}" + (
         f", and was told to pull {instance.pulling}." if instance.pulling is not None else "."
     )

@@ -3,8 +3,8 @@
 Invariants: an absent instance gets no work, and its trajectories are not routed elsewhere before its lease
 ends; an instance that comes back continues the same attempts after the last journalled token, under weights
 that their versions allow; trajectories that it does not have, or may not continue, are queued for another
-instance. A local worker ended with its controller; its successor, a process without weights, reports its
-unacknowledged tokens and continues nothing.
+instance. A local worker ended with its controller; its successor, a process without weights, reports the
+unacknowledged tokens of the ended one and continues nothing.
 """
 
 from controller.core.commands import Forget

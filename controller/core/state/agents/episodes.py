@@ -71,7 +71,7 @@ class Episode:
     own_s: float = 0.0  # total of earlier waits for its environment, since it was begun last
     asked_at: float | None = None  # since when it waits for the policy, in `awake_s`; None: it does not
     policy_s: float = 0.0  # total of earlier waits for the policy, since it was begun last
-    waited: tuple[float, float] = (0.0, 0.0)  # final totals of both, once it has ended
+    waited: tuple[float, float] = (0.0, 0.0)  # seconds in all for environment and policy, at its end
     overhead_ms: tuple[float, ...] = ()  # of each turn: the worker's wait, less the time known to the core
     ending: Ending | None = None  # None until it has ended
     is_masked: bool = False  # it counts for nothing

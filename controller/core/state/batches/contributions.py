@@ -24,7 +24,7 @@ class Contribution(NamedTuple):
     items: tuple[TrainItem, ...]
     lengths: tuple[int, ...]
     first_versions: dict[int, int]  # version of the first token -> trajectories that have one
-    cut: int  # responses cut off by a limit
+    cut: int  # responses that did not end by themselves
     partial: int  # trajectories of several policy versions
     reward_sum: float
     reward_squares: float  # squared differences from the group's own mean

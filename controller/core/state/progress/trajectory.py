@@ -80,7 +80,7 @@ class Trajectory:
 
     @property
     def since(self) -> float:
-        """Time of its route, its last token or its call back, whichever was last; in `awake_s`."""
+        """Time of its route or its last token, or of its call back if it was called back; in `awake_s`."""
         if self.going is not None:
             self.catch_up(self.going)
         return self._since
