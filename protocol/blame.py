@@ -33,7 +33,7 @@ def what(error: BaseException) -> str:
 
 
 def without_stop(call: Callable[..., Result], /, *arguments: object, **named: object) -> Result:
-    """Call the user's code in a thread whose result is awaited; returns what the call returns.
+    """Call the user's code, from within a thread whose result is awaited; returns what the call returns.
 
     Raises: what the call raises, and RuntimeError in the place of StopIteration: asyncio cannot hand that on,
     so that whoever awaits the thread would wait for ever.

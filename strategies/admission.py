@@ -22,7 +22,7 @@ VERL_SYNC_STEPS = 4  # train steps between two parameter updates of its rollout,
 
 
 class Claim(NamedTuple):
-    """The share of places that one source of prompts may have (`data.sources`)."""
+    """The priority and the share of places of one source of prompts (`data.sources`)."""
 
     priority: int = 0
     quota: float = 1.0  # share of the groups in the system

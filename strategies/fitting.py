@@ -60,7 +60,7 @@ class _Bin:
         self.ring: deque[tuple[int, float]] = deque(maxlen=RING)  # (observation, seconds)
         self.running = self.tokens = 0.0  # means
         self.last = 0
-        self.level: float | None = None  # of the bin; None when it has to be computed again
+        self.level: float | None = None  # latency of the bin; None when it has to be computed again
         self.known: float | None = None
 
     def add(self, number: int, interval: Interval) -> None:

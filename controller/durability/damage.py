@@ -34,7 +34,7 @@ def payload_checksum(place: tuple[int, str, int, int, int], data: bytes) -> int:
 
 
 def chunk_checksum(number: int, *parts: bytes) -> int:
-    """The checksum of one record of progress, given in parts."""
+    """The checksum of some columns of one record of progress."""
     found = crc32(NUMBER.pack(number))
     for part in parts:
         found = crc32(part, found)

@@ -51,7 +51,7 @@ class Picture:
         self._reader = reader
 
     def start(self, on_image: Callable[[bytes], None]) -> None:
-        """Have the running loop call `on_image` with the packed image; with b"" if making it failed."""
+        """Have the running loop call `on_image` with the packed image; with b"" if there is none."""
         self._on_image = on_image
         os.set_blocking(self._reader, False)
         asyncio.get_running_loop().add_reader(self._reader, self._read)

@@ -162,7 +162,7 @@ class Payload:
         return found
 
     def keep_tokens(self, known: Known) -> None:
-        """Cut every response to the tokens that the core has counted; write the rest of it as one record."""
+        """Cut every response to the tokens that the core has counted; write what is left as one record."""
         query = "DELETE FROM payload WHERE group_id = ? AND kind IN ('tokens', 'logprobs', 'kept_codes')"
         for group in sorted(self._groups):
             held = self._load(group)
@@ -206,7 +206,7 @@ class Payload:
     def _put_alone(
         self, source: str, number: int, columns: tuple[_Column, ...], data: tuple[bytes, bytes, bytes]
     ) -> None:
-        """Hand a report to its responses at once, as they end with it, or as it has kept sets."""
+        """Hand a report to its responses at once, as it has kept sets."""
         self._note(ReportSeries.closed(number), self._groups.intersection(columns[0]))
         if len(columns[0]) > FEW:
             self._extend(self._newest.close(source))
@@ -304,7 +304,7 @@ class Payload:
             pool.grow(held.size_bytes - before, keep=group)
 
     def _write_whole(self, group: int, held: Held, member: int, attempt: int, count: int) -> None:
-        """Write the first `count` tokens of a response, with all of theirs, in place of its parts."""
+        """Write the first `count` tokens of a response, with logprobs and kept sets, in place of parts."""
         tokens, logprobs = (bytes(part[: ITEM_BYTES * count]) for part in held.responses[member, attempt])
         sets = held.kept_sets.get((member, attempt))
         whole = (

@@ -328,7 +328,7 @@ class Recording:
             after += len(rows)
 
     def events_with(self, *parts: bytes, after: int) -> Iterator[Recorded]:
-        """Events after event `after` whose record holds one of these byte strings, without fingerprints."""
+        """Events after `after`, in order, whose record holds one of these byte strings; no fingerprints."""
         has_one = " OR ".join(["instr(event, ?)"] * len(parts))
         with self._open() as db:
             query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ? AND ({has_one})"

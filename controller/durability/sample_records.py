@@ -40,7 +40,7 @@ NONE: Mapping[TrajectoryId, Corrections] = {}
 class KeptSample(NamedTuple):
     """One group as it was trained. Tokens (int32) and numbers (float32) are of all responses, end to end."""
 
-    step: int  # its batch made this policy version; of a held-out group: the step after it
+    step: int  # its batch made this policy version; of a held-out group: the step after its version
     group: int
     facts: dict[str, Any]  # `why`, `parts` by name, and `items`: fields of TrainItem by name
     row: bytes  # JSON, as the data source gave it

@@ -2,7 +2,7 @@
 
 Invariants:
 - Events and their payload are written in the same transaction, before the core sees the event. `is_joined`
-  says of each event that the core decides only after a later one.
+  says of each event whether the core decides only after a later one.
 - Fingerprints of the commands that events gave are written afterwards, at the latest with the next events: a
   controller that was killed leaves its last events without them.
 - A snapshot shows the core after an event that is here, or was deleted because the snapshot covers it.
@@ -111,7 +111,7 @@ class LogFolder:
         if size < FOLD_BYTES:
             return
         if self._thread is None:
-            of_run = copy_context()  # so that what the thread logs names this run
+            of_run = copy_context()  # so that what the thread logs is in this run's log
             self._thread = Thread(target=of_run.run, args=[self._run], name="log of run.db", daemon=True)
             self._thread.start()
         self._wanted.set()
@@ -258,7 +258,7 @@ class Store:
     def skip(self, number: int, reason: str) -> None:
         """Have replays leave out event `number`.
 
-        `reason`: the error with which the core failed on it; "" if its worker sent it after such an event.
+        `reason`: the error with which the core failed on it; "" if it only came after such an event.
         """
         self._db.execute("INSERT OR IGNORE INTO skipped VALUES (?, ?)", (number, reason))
 

@@ -2,7 +2,7 @@
 
 Invariants: one server per controller process and environment, started when a run first needs it and kept for
 later runs; it ends a minute after the last run, and with the controller; each run has a socket of its own,
-whose end kills the run's processes; a lost server raises `ForkServerLost`, and workers are executed instead.
+whose end kills the run's processes; a lost server raises `ForkServerLost`, and workers then start without it.
 """
 
 import asyncio

@@ -244,7 +244,7 @@ def _look_at_settings(run: Path, config: Config) -> None:
 
 
 def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], bytes]:
-    """Rows of training prompts, which are given by group, by (source, number in the source)."""
+    """Rows of training prompts by (source, number in the source); `rows` has them by group."""
     groups, is_one = core.state.groups, not core.state.mixture.sources
     places = {id: (0, id) if is_one else (group.source, group.source_row) for id, group in groups.items()}
     of_kept = {id: (0, id) for id in rows if is_one and id not in groups}  # in a batch that is kept

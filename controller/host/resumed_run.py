@@ -35,7 +35,7 @@ class ResumedRun:
     faults: list[PeerFaulted] = field(default_factory=list)  # faults for which their authors will be closed
     forgiven: list[str] = field(default_factory=list)  # all forgiven invariants, if the run was just rewound
     is_over: bool = False  # whether all its steps are made and saved, or its data has ended
-    notes: list[str] = field(default_factory=list)  # damage that could be worked around, in words
+    notes: list[str] = field(default_factory=list)  # warnings, such as of damage that was worked around
 
 
 def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:

@@ -1,9 +1,9 @@
 """The asyncio host of the core: sockets, processes, disk and clock of a real run. It decides nothing.
 
 Invariants: all events of one drain, with their payload, are committed in one transaction before the core sees
-the first of them and before they are acknowledged; commands are executed in the order given; their
-fingerprints and deletions are committed with the next events, or at the end; an interrupted run resumes from
-its journal, at the time of its last event; workers are closed and the summary is written however it ends.
+the first and before they are acknowledged; commands are executed in order; their fingerprints are written
+with the next events, or at the end, deletions then or later; an interrupted run resumes from its journal, at
+the time of its last event; whatever happens, workers are closed, the summary is written, and nothing runs on.
 
 | task | produces | waits for |
 |---|---|---|

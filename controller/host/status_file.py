@@ -39,7 +39,7 @@ class StatusFile:
         self, directory: RunDirectory, config: Config, *, on_complaint: Callable[[str], None],
         own: Callable[[], Own] = lambda: ({}, []),
     ) -> None:  # fmt: skip
-        """`on_complaint(text)` gets alarms and overdue waits; `own()` returns those of the controller."""
+        """`on_complaint(text)` gets alarms and late waits; `own()`: figures and alarms of the controller."""
         self._tokens_per_s: float | None = None  # of the last train step
         self._directory, self._on_complaint, self._own = directory, on_complaint, own
         self._told: dict[str, float] = {}  # when each alarm was reported

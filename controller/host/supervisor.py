@@ -78,7 +78,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.processes: list[Process | ForkedProcess] = []
-        self.endings: list[tuple[int, _Log]] = []  # in order
+        self.endings: list[tuple[int, _Log]] = []  # in the order in which they ended
         self.is_doomed = False
         self._held: socket.socket | None = None
 

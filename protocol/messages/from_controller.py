@@ -121,7 +121,7 @@ class ScoreItem(NamedTuple):
     member: Count
     ending: Ending
     segments: Segments
-    talk: Many[tuple[Count, Count]] = ()  # (episode, trial) of the messages that are kept, or nothing
+    talk: Many[tuple[Count, Count]] = ()  # one (episode, trial) whose messages are kept, or none
 
 
 @record

@@ -302,7 +302,7 @@ class Serving(WorkerMessage):
 
 @record
 class FetchModel(WorkerMessage):
-    """Ask for the small files of the model, for a machine without the model directory. The host answers."""
+    """Ask for the small files of the model, which this machine lacks. The host answers, not the core."""
 
     tag: ClassVar[int] = 19
     said_by: ClassVar[tuple[Party, ...]] = ROLES
@@ -311,7 +311,7 @@ class FetchModel(WorkerMessage):
 
 @record
 class MachineUse(WorkerMessage):
-    """The share of its machine that a worker uses; sent every few seconds, only for people."""
+    """The memory that a worker takes, and that of its device; every few seconds, only for people."""
 
     tag: ClassVar[int] = 53
     said_by: ClassVar[tuple[Party, ...]] = ROLES

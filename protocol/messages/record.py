@@ -1,4 +1,4 @@
-"""Records: messages, events and effects, as dataclasses whose fields are never assigned to.
+"""Records: messages, events and commands, as dataclasses whose fields are never assigned to.
 
 Invariant: a record never changes once it is made. The type checker refuses an assignment, everywhere; Python
 does not.

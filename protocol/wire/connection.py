@@ -66,7 +66,8 @@ class Connection(DrainedSocket):
     def send(self, message: Message, frames: Frames = ()) -> None:
         """Send in order, now or as soon as the controller takes the message.
 
-        Raises: LocalError if a frame is larger than the controller accepts, or too many messages wait.
+        Raises: LocalError if a frame is larger than the controller accepts, or too many bytes or messages
+        wait for it.
         """
         check_sizes(message, frames, MAX_FRAME_FROM_WORKER)
         self._conversation.send(message, frames)

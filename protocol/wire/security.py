@@ -90,7 +90,7 @@ def _make_worker_key(directory: Path, name: str, roles: tuple[Role, ...]) -> Pat
 
 
 def _make_folders(directory: Path) -> None:
-    """Make the folders, for their owner only, if they are missing. Raises: ConfigError; OSError."""
+    """Make the folders if they are missing, and close them to others. Raises: ConfigError; OSError."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     is_wide = directory.stat().st_mode & 0o077

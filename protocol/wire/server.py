@@ -3,7 +3,7 @@
 Invariants:
 - Every message of a session reaches the other side's callback once, in order, over any reconnections.
 - Nothing that a peer sends raises here: it is reported to `on_fault`, that peer is dropped, the others go on.
-  Faults of connections that never attached are reported to `on_refusal` instead, not each one of a kind.
+  Faults of connections that never attached go to `on_refusal` instead, the 1st, 10th, 100th... of each kind.
 - With keys, a peer is identified by its key: it has the role and name of the key, and its messages count only
   from connections that have shown the key.
 - The newest connection of a peer takes over from those before: libzmq would ignore one that comes while

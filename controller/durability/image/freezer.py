@@ -152,7 +152,7 @@ class _Encoder:
         return encode_once
 
     def _encoder_of(self, kind: type) -> Encode:
-        """The function that encodes objects of a class; LocalError unless the class is in CLASSES."""
+        """The function that encodes objects of a class; it raises LocalError for a class not in CLASSES."""
         if kind not in NAMES:
             return self._once(_refuse)
         if issubclass(kind, BaseModel):
@@ -181,7 +181,7 @@ def _refuse(value: object) -> NoReturn:
 
 @cache
 def _code_for(kind: type) -> Callable[[int, Encode, frozenset[type]], Encode]:
-    """Compile a function that encodes a class: for a million objects, a loop over attributes is slow.
+    """Compile an encoder of a class's objects: for a million, a loop over their attributes is slow.
 
     Its source is made of the attribute names of the class, as `dataclasses` makes `__init__`.
     """

@@ -188,7 +188,7 @@ class _Decoder:
 
 @cache
 def _code_for(kind: type) -> Callable[[Callable[[Any], Any], Callable[[Any], None]], Decode]:
-    """Compile a function that decodes a class: for a million objects, a loop over attributes is slow.
+    """Compile a decoder of a class's objects: for a million, a loop over their attributes is slow.
 
     Its source is made of the attribute names of the class, as `dataclasses` makes `__init__`, and of nothing
     that an image says.

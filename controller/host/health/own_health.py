@@ -1,7 +1,7 @@
 """Alarms about the controller's event loop, its disk and the user's strategies, with their figures.
 
-Invariants: an alarm is raised beyond one limit and withdrawn below a lower one, so it does not flap; the loop
-is judged by a whole window, so a start raises no alarm; a disk whose free space is unknown raises none.
+Invariants: an alarm is raised at one limit and withdrawn at a milder one, so it does not flap; the loop is
+judged by a whole window, so a start raises no alarm; a disk whose free space is unknown raises none.
 """
 
 import shutil

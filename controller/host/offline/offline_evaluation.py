@@ -128,7 +128,7 @@ def evaluate(
 
 def _answered(question: dict[str, Any], progress_to: int | None) -> list[dict[str, Any]]:
     """Raises: ConfigError, RunError."""
-    own = None if progress_to is None else os.dup(progress_to)  # inherited under its own number
+    own = None if progress_to is None else os.dup(progress_to)  # the process has its own number 2
     try:
         found = ask(
             "workers.evaluate.evaluator", question | {"progress_to": own},
