@@ -1,7 +1,7 @@
 """The folder of a run's policy versions on a host: where it lies, and when it may be removed.
 
 Invariants: the folder of a run on a host has one name, which all processes derive alike; a process that uses
-a folder holds a shared lock in it, which the kernel releases with the process; only folders without a lock
+a folder holds a shared lock in it, which the kernel releases with the process; only folders without a holder
 are swept, so nothing of a run outlives the next start on that host, whatever was killed. The name can be
 guessed, and the folder above belongs to everybody: a folder is used only if this user alone can write there,
 and no file in it is opened through a link.
