@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
         if text := in_a_sentence(error):
             say(text, is_error=True)
         return 2
-    except typer.Abort:  # Ctrl-C at a question
+    except typer.Abort:  # Ctrl-C, or the end of the input, at a question
         return STOPPED_AT_ONCE
     except SystemExit as end:  # typer's sign that the reader of its output is gone
         return int(end.code or 0)

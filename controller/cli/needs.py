@@ -57,7 +57,7 @@ are in protocol.engines."""
 
 
 def require(config: Config) -> None:
-    """Return if all needed packages can be imported, or if they cannot be installed, which `check` reports.
+    """Return if all needed packages can be imported, or if vLLM cannot be installed, which `check` reports.
 
     Raises: install.Lacking if launch.py can install the missing ones; ConfigError if it may not.
     """

@@ -75,7 +75,7 @@ def write_yaml(tree: Mapping[str, Any]) -> str:
 
 
 def quoted_for_a_shell(key: str, text: str) -> str:
-    """A sentence that shows how to quote a text that YAML would not read as a text on a command line."""
+    """A sentence that shows how to quote, on a command line, a text that YAML reads as another type."""
     value = yaml.dump(text, default_style='"', allow_unicode=True, width=MAX_CHARACTERS).strip()
     word = shlex.quote(f"{key}={value}")
     return f"the key takes a text, and YAML reads something else there; with quotes of YAML's: {word}"

@@ -19,7 +19,7 @@ from protocol.errors import ConfigError
 from protocol.importing import load_object
 
 MAX_UNUSABLE = 1000  # rows in a row that may be left out; then the run ends
-TOLD = 10  # of the rows left out are warned of; then the 100th, the 1,000th...
+TOLD = 10  # rows left out, each with a warning; then the 100th, the 1,000th...
 LOOKED_THROUGH = 1_000_000  # rows in a row of an iterable that filters may leave out; then it is refused
 
 

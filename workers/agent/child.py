@@ -91,7 +91,7 @@ class AgentChild(KeptProcess):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no episode runs here, or still cleans up after its end."""
+        """Whether no episode of the process runs, and none still cleans up after its end."""
         return not self.episodes and not self._ending
 
     def begin(

@@ -116,8 +116,8 @@ class Conversations:
     def _going_on(self, renderer: Renderer, past: Past, messages: Messages, tools: Any) -> list[int] | None:
         """The tokens after the past, with which these messages begin.
 
-        None if the template writes the past differently and `agent.history: template`. Raises: whatever the
-        template raises.
+        None if these messages do not only append, or if the template writes the past differently and
+        `agent.history: template`. Raises: whatever the template raises.
         """
         try:
             new = messages[len(past.messages) :]

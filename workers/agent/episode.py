@@ -245,7 +245,7 @@ class HostedEpisode:
         return place in self._answered
 
     def _of_row(self, renderer: Renderer | None) -> Renderer | None:
-        """The renderer with this row's `chat_template_kwargs`. Raises: ValueError if it has no template."""
+        """The renderer with this row's `chat_template_kwargs`. Raises: ValueError if it takes none."""
         kwargs = self._template_kwargs
         return renderer.with_template_kwargs(kwargs) if renderer is not None and kwargs else renderer
 

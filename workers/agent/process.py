@@ -149,7 +149,7 @@ class EpisodeThreads(ThreadPoolExecutor):
         return future
 
     def let_go(self, number: int) -> bool:
-        """End the episode's threads; returns whether there was room for those that go on."""
+        """Cancel waiting calls of an ended episode; returns whether there is room for threads that go on."""
         own = tuple(self._of.pop(number, ()))  # a future that is done, or cancelled here, leaves the set
         left = {future for future in own if not future.cancel()}
         self._left = {future for future in self._left | left if not future.done()}

@@ -1,7 +1,7 @@
 """Evaluates a policy behind an OpenAI-compatible endpoint: single responses, and episodes of an agent.
 
-Invariants: a request that the endpoint refuses ends the attempt with an error, and never becomes a reward; a
-request that failed for a passing reason is repeated.
+Invariants: a request that the endpoint cannot take ends the attempt with an error, and never becomes a
+reward; a request that failed for a passing reason is repeated.
 """
 
 import asyncio

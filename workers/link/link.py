@@ -27,8 +27,8 @@ from workers.link.machine_use import machine_use
 logger = logging.getLogger("workers")
 
 LINGER_MS = 500  # for the last acknowledgement to reach the wire
-MEASURE_S = 10.0  # between two measurements of this process's memory
-BROKEN_HANDSHAKES = 3  # in a row: a foreign controller rather than one that starts
+MEASURE_S = 10.0  # between two measurements of this process's use of its machine
+BROKEN_HANDSHAKES = 3  # in a row: no controller that knows this worker, rather than one that starts
 
 
 class LinkClosed(StaleFlowError):

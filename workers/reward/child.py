@@ -71,7 +71,7 @@ class Call:
     had_company: bool = False  # of other calls
     is_cancelled: bool = False
     is_heard: bool = False  # the process received the cancellation before it answered
-    blocked_s: float = 0.0  # event loop blocked before it began; once cancelled, while it ran
+    blocked_s: float = 0.0  # event loop blocked before it began; once `is_heard`, while it ran
 
     def watch(self, limit_s: float, on_late: Callable[["Call"], None]) -> None:
         """Call `on_late` after `limit_s`, in place of an earlier timer."""

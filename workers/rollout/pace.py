@@ -48,7 +48,7 @@ class EnginePace:
         await asyncio.sleep(0)
 
     async def rest(self, arrived: asyncio.Event) -> None:
-        """Wait a while for this event, which `wake` sets. Raises: RunError if the engine hangs."""
+        """Wait for this event, which `wake` sets, or a while. Raises: RunError if the engine hangs."""
         if self._running is None or not self._engine.is_busy() or not self.lease_s:
             self._silent_s = 0.0
             await arrived.wait()

@@ -89,7 +89,7 @@ class ReleasingTrainer(TrainerEngine, Protocol):
     """A trainer that can share its device with instances (`placement: colocated`)."""
 
     def held(self) -> Holdings:
-        """The models and optimizers whose memory is moved off the device, and back, between two steps."""
+        """Models and optimizers whose memory moves off the device and back, in place, between two orders."""
         ...
 
 

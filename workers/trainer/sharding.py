@@ -171,7 +171,7 @@ def _norms_and_biases(model: PreTrainedModel) -> set[torch.nn.Parameter]:
 
 
 def whole(tensor: torch.Tensor | SpreadPart) -> torch.Tensor:
-    """A tensor in full, if it is sharded. Collective."""
+    """A tensor in full, sharded or not. Collective."""
     if isinstance(tensor, SpreadPart):
         return tensor.part.of(whole(tensor.whole))
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

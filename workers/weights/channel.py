@@ -32,7 +32,7 @@ class Word(NamedTuple):
     policy_version: int
     chunk: int = 0
     base: int = 0
-    """Of DELTA: the version it is against. A source answers with CHUNK if a delta saves too little."""
+    """Of DELTA: the version it is against. A source answers with CHUNK if it has no useful delta."""
 
     def encode(self) -> bytes:
         """The message as bytes."""

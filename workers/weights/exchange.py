@@ -303,7 +303,7 @@ class WeightsExchange:
         return held.header if word.kind == HEADER else held.chunk(word.chunk) or None
 
     def _as_delta(self, word: Word, chunk: memoryview | bytes) -> tuple[Word, memoryview | bytes]:
-        """The chunk as a delta against the reader's base, or whole if a delta saves too little."""
+        """The chunk as a delta against the reader's base, or whole if there is no useful delta."""
         pair, whole = Pair(word.policy_version, word.base), Word(CHUNK, word.policy_version, word.chunk)
         if (found := self._deltas.find(pair, word.chunk)) is not None:
             return word, found

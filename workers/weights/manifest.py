@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 class Entries(dict[str, Entry]):
-    """The tensors of a version by name; immutable, as the versions of one model share them."""
+    """The tensors of a version by name; never changed, as the versions of one model share them."""
 
     @cached_property
     def data_bytes(self) -> int:

@@ -30,7 +30,7 @@ class DoorQuestion:
     )
     """None: the episode ended first."""
     placed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the request is being sampled, or was refused: long texts take a while to be encoded."""
+    """Set when the request is being sampled, or never will be: long texts take a while to be encoded."""
     refusal: DoorRefusal | None = None
     given: int = 0  # tokens of its context
     listeners: int = 0  # clients that wait for it

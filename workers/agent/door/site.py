@@ -2,7 +2,7 @@
 
 Invariants: every response other than a completion is an error in OpenAI's format, and says that a retry is of
 no use; once its text is encoded, a waiting client receives bytes regularly, so that none times out; a client
-that leaves changes nothing for others.
+that leaves cancels nothing.
 """
 
 import asyncio

@@ -77,7 +77,7 @@ async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, An
 
 
 def _messages(observed: Any) -> list[dict[str, Any]]:
-    """An observation as user messages. Raises: TypeError if it is neither text nor messages."""
+    """An observation as chat messages. Raises: TypeError if it is neither text nor messages."""
     if isinstance(observed, str):
         return [{"role": "user", "content": observed}]
     if isinstance(observed, list) and observed and all(isinstance(each, Mapping) for each in observed):

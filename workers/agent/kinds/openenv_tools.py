@@ -68,7 +68,7 @@ async def play_tools(
 
 
 async def _called(session: Any, function: Mapping[str, str]) -> tuple[str, float, bool]:
-    """The result of a call for the policy, its reward, and whether the episode is done."""
+    """A call's result for the policy, its reward, and whether that is the end. Raises: EnvironmentFailed."""
     name = function["name"]
     try:
         arguments = json.loads(function["arguments"] or "{}")

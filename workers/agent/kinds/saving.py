@@ -18,7 +18,7 @@ METHODS = ("save", "load")
 def saves(target: Any) -> bool:
     """Whether objects of a class can be saved, which needs a `save` without arguments.
 
-    A `save` with arguments is a tool. Raises: ConfigError if it has such a `save` and no `load`.
+    A `save` that needs arguments is a tool. Raises: ConfigError if it can be saved and has no `load`.
     """
     save, load = (getattr(target, name, None) for name in METHODS)
     if not callable(save) or set(_needed(save)) - {"self"}:

@@ -96,7 +96,7 @@ async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping
 
 
 def first_messages(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:
-    """The row's prompt, followed by the text of `reset`. Raises: ValueError if the prompt is no text."""
+    """The row's prompt, followed by the text of `reset`. Raises: ValueError if that would follow no text."""
     prompt = row.get("prompt", "")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*map(dict, prompt)]
     if isinstance(first, str) and first:

@@ -124,7 +124,7 @@ class TemplateRenderer(TurnReader):
         (answer, *new), schemas, hidden = self._hide([_stand_in(stand_in, called), *messages], tools)
         behind = self._behind_turn(stand_in, schemas) + self._between(stand_in, answer, new, schemas)
         tokens = encoded(self._tokenizer, behind, hidden)
-        # a turn that was cut off lacks the end that the template writes
+        # the template writes the turn's end, which the turn has already unless it was cut off
         return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
 
     # -- the stand-in -------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The reward `judge`: a model behind an OpenAI-compatible endpoint grades the response with a number.
 
-Invariants: only a number of the judge's within its range becomes a reward; any other answer is requested
-again and then raised as a failure of the endpoint; text of a response appears in the prompt and nowhere else.
+Invariants: only a number of the judge's within its range becomes a reward; after any other answer, or none,
+the request is repeated, and then a failure of the endpoint is raised; text of a response appears in the
+prompt and nowhere else.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class Judge:
             await self._client.aclose()
 
     async def __call__(self, completion: str, prompt: Any, **columns: Any) -> float:
-        """The weighted grade, from 0 to 1. Raises: Unscorable."""
+        """The judge's number, scaled to 0 to 1. Raises: Unscorable."""
         options = self._options
         fields = columns | {"prompt": prompt, "completion": completion, "question": as_text(prompt)}
         rubric = options.rubric or (Criterion(criterion="-"),)

@@ -39,8 +39,7 @@ def make(options: MathReward, place: Place) -> Callable[..., float]:
 def is_right(gold: str, answer: str, is_boxed: bool) -> bool:
     """Whether an answer that `find_answer` found is right. Raises: Unscorable.
 
-    A line is read as text with numbers or LaTeX in it; if it has no LaTeX marks, also as LaTeX itself: `(1,
-    2)`.
+    A line is read as text with numbers or LaTeX in it; if it has no LaTeX marks, as `(1, 2)`, also as LaTeX.
     """
     if is_boxed:
         return is_equal(gold, _boxed(answer))

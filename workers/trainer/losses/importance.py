@@ -1,6 +1,6 @@
 """Importance weights of tokens, which correct for the difference between the rollout and the proximal policy.
 
-Invariants: weights carry no gradient; they do not depend on filters or rejection.
+Invariants: weights carry no gradient; they are applied whatever filters or rejection leave out.
 Shapes: N response tokens of whole responses. Units: natural log; bounds are ratios.
 """
 

@@ -15,7 +15,7 @@ from workers.trainer.losses.ratios import Aggregate, kl_estimate, log_ratio, ove
 class Rejection(NamedTuple):
     """The factor of each token's loss, and the tokens that the rule has rejected or clipped."""
 
-    factors_N: torch.Tensor  # 1 where nothing was rejected
+    factors_N: torch.Tensor  # 1 where nothing was rejected or clipped
     rejected_N: torch.Tensor  # bool
 
 
