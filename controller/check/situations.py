@@ -124,7 +124,7 @@ SEEDS = {
 
 
 def try_out(field: str, strategy: Foreign) -> Iterator[str]:
-    """Remarks on this strategy for the key `kinds.key_of(field)`, one of each kind.
+    """Remarks on this strategy for the key `kinds.key_of(field)`, at most one of each kind.
 
     Raises: PluginError if it fails, or gives an answer that is not allowed.
     """

@@ -78,9 +78,9 @@ class SourceSettings(RowSettings):
     `weight`, so no source waits for ever: at most two batches of prompts wait, and one of a source that gives
     a tenth of the prompts starts within 20 batches."""
     quota: float = Field(default=1.0, gt=0, le=1)
-    """Most of the groups in the system (started and not yet trained) that may be of this source, as a share,
-    while prompts of other sources wait: it limits long or costly episodes. Without such prompts the source
-    may exceed it, so that no place stays empty."""
+    """Largest share of the groups in the system (started and not yet trained) that this source may have while
+    prompts of other sources wait: it limits long or costly episodes. Without such prompts the source may
+    exceed it, so that no place stays empty."""
 
     @property
     def is_ranked(self) -> bool:

@@ -32,7 +32,7 @@ class StopTexts:
         self._tokenizer = tokenizer
 
     def ends(self, tokens: Sequence[int], sampling: SamplingSettings) -> bool:
-        """Whether the last token of a response completes a stop string."""
+        """Whether the last token of a response completes a stop string that ends it."""
         if len(tokens) < max(1, sampling.min_tokens):
             return False
         # a token is a byte or more of text, so the string lies in as many tokens as it has bytes

@@ -48,7 +48,7 @@ class Entries(dict[str, Entry]):
 
     @cached_property
     def text(self) -> str:
-        """The header's part on the tensors, cached, as it took longer than to write a small version."""
+        """The header's part on the tensors. Cached: for a few hundred it took longer than a small version."""
         return "".join(
             f",{json.dumps(name)}:{json.dumps(_told(entry), separators=(',', ':'))}"
             for name, entry in self.items()
