@@ -45,8 +45,8 @@ class Group:
     turn_outcomes: tuple[tuple[float, ...], ...] = ()  # of each response, by turn; (): all tokens alike
     score_attempt: int = 0
     score_failures: int = 0
-    scorers_lost: int = 0  # reward workers that died or went silent while it was scored
-    scorers_lost_alone: int = 0  # those of them that scored nothing else
+    reward_workers_lost: int = 0  # that died or went silent while they encoded it, or else scored it
+    reward_workers_lost_alone: int = 0  # those of them that did nothing else
     contribution: Contribution | None = None  # while it is occupied
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:

@@ -50,7 +50,7 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
     moves={
         "encoding": {
             "encoded": "waiting", "begun": "beginning", "started": "generating", "refused": GONE,
-            "evaluated": GONE,
+            "aborted": GONE, "evaluated": GONE,
         },
         "beginning": {"asked": "waiting", "put_back": "encoding", "aborted": GONE, "evaluated": GONE},
         "waiting": {
@@ -90,8 +90,8 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
         "scored": "Its rewards came, and `staleness.filter` keeps it.",
         "consumed": "Its batch went to the trainer.",
         "trained": "The trainer has finished its batch.",
-        "aborted": "No batch can use it any more, its episodes, generation or scoring failed too often, or "
-        "an operator gave it up.",
+        "aborted": "No batch can use it any more, its episodes, encoding, generation or scoring failed too "
+        "often, or an operator gave it up.",
         "filtered": "`staleness.filter` drops it, or none of its episodes counts (`agent.on_limit: mask`).",
         "evaluated": "A held-out group was scored, or was left out of its evaluation.",
     },

@@ -3,7 +3,7 @@
 Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is with
 at most one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
 member; a reward function that never works ends the run, one that rarely fails costs a retry; a group that
-may be what kills reward workers is scored alone at a worker, so that no other group is blamed.
+may be what kills reward workers is encoded or scored alone at a worker, so that no other group is blamed.
 """
 
 from collections import deque
@@ -111,6 +111,7 @@ class Scoring:
             if group_id in worker.encoding:
                 group = self.state.groups[group_id]
                 group.prompt_tokens = tokens
+                group.reward_workers_lost = group.reward_workers_lost_alone = 0
                 self.purposes.of(group).on_encoded(group)
         for group_id, reason in message.refused:
             if group_id in worker.encoding:
@@ -183,16 +184,22 @@ class Scoring:
     # -- reward workers ---------------------------------------------------------------------------------
 
     def on_died(self, worker: TextWorker) -> None:
-        """A worker crashed or went silent: suspect the groups that it was scoring."""
-        groups = [group for id in worker.scoring if (group := self.state.groups.get(id)) is not None]
-        for group in groups:
-            group.scorers_lost_alone += self._is_suspect(group)
-            group.scorers_lost += 1
-            if group.scorers_lost_alone > self.state.config.reward.retries:
-                worker.scoring.clear()
-                count = f"{group.scorers_lost} reward workers died while they scored it"
-                text = f"{count}, {group.scorers_lost_alone} of them with nothing else to score."
-                self.purposes.of(group).on_failed(group, text)
+        """A worker crashed or went silent: suspect the groups that it was encoding and scoring."""
+        groups = self.state.groups
+        for group in [groups[id] for id in sorted(worker.encoding | worker.scoring) if id in groups]:
+            group.reward_workers_lost_alone += self._is_suspect(group)
+            group.reward_workers_lost += 1
+            if group.reward_workers_lost_alone <= self.state.config.reward.retries:
+                continue
+            is_prompt = group.id in worker.encoding
+            worker.encoding.discard(group.id)
+            worker.scoring.discard(group.id)
+            done, do = ("encoded", "encode") if is_prompt else ("scored", "score")
+            text = f"{group.reward_workers_lost} reward workers died while they {done} it, "
+            text += f"{group.reward_workers_lost_alone} of them with nothing else to {do}."
+            self.purposes.of(group).on_failed(group, text)
+            if is_prompt:
+                self._release_in_order()
 
     def on_lost(self, worker: TextWorker) -> None:
         """A worker is gone: assign its work to others."""
@@ -204,14 +211,20 @@ class Scoring:
 
     def assign(self) -> None:
         """Assign encoding and scoring, to the least loaded worker first."""
-        while self._to_encode and (worker := self._least_loaded()) is not None:
-            chunk, self._to_encode = self._to_encode[:ENCODE_AT_ONCE], self._to_encode[ENCODE_AT_ONCE:]
+        while self._to_encode:
+            chunk = self._next_chunk()
+            worker = self._worker_to_encode(chunk)
+            if worker is None:
+                if self._is_suspect_id(chunk[0]):
+                    return  # until a worker has nothing to do
+                break
+            del self._to_encode[: len(chunk)]
             worker.encoding.update(chunk)
             self.state.send(worker.peer, Encode(tuple(chunk)))
         while self._to_score:
             group = self.state.groups.get(self._to_score[0])
             if group is not None:
-                worker = self._worker_for(group)
+                worker = self._worker_to_score(group)
                 if worker is None:
                     return
                 group.score_attempt += 1
@@ -220,27 +233,42 @@ class Scoring:
                 self.state.send(worker.peer, score)
             self._to_score.popleft()  # no group: it was removed while it waited
 
-    def _worker_for(self, group: Group) -> TextWorker | None:
-        """The least busy reward worker with room.
+    def _next_chunk(self) -> list[int]:
+        """The next prompts for one Encode: a suspect one alone, others up to the first suspect one."""
+        chunk = self._to_encode[:ENCODE_AT_ONCE]
+        suspect = next((place for place, id in enumerate(chunk) if self._is_suspect_id(id)), len(chunk))
+        return chunk[: max(suspect, 1)]
 
-        A suspect group goes to a worker that scores nothing, and nothing joins it there.
-        """
+    def _worker_to_encode(self, chunk: list[int]) -> TextWorker | None:
+        if self._is_suspect_id(chunk[0]):
+            return self._idle_worker()
         workers = self.state.registry.text_workers()
+        free = (worker for worker in workers if not self._is_with_suspect(worker))
+        return min(free, key=lambda worker: worker.load, default=None)
+
+    def _worker_to_score(self, group: Group) -> TextWorker | None:
+        """The least busy reward worker with room."""
         if self._is_suspect(group):
-            return next((worker for worker in workers if not worker.scoring), None)
+            return self._idle_worker()
+        workers = self.state.registry.text_workers()
         free = (worker for worker in workers if worker.has_room and not self._is_with_suspect(worker))
         return min(free, key=lambda worker: worker.load, default=None)
 
-    def _is_suspect(self, group: Group) -> bool:
-        """Whether so many workers died while they scored the group that it may be the cause."""
-        return group.scorers_lost >= max(self.state.config.reward.retries, 1)
+    def _idle_worker(self) -> TextWorker | None:
+        """A reward worker for a suspect group: one with nothing to do. Nothing joins the group there."""
+        return next((worker for worker in self.state.registry.text_workers() if not worker.pending), None)
 
-    def _is_with_suspect(self, worker: TextWorker) -> bool:
-        group = self.state.groups.get(min(worker.scoring, default=-1))
+    def _is_suspect(self, group: Group) -> bool:
+        """Whether so many workers died while they encoded or scored the group that it may be the cause."""
+        return group.reward_workers_lost >= max(self.state.config.reward.retries, 1)
+
+    def _is_suspect_id(self, id: int) -> bool:
+        group = self.state.groups.get(id)
         return group is not None and self._is_suspect(group)
 
-    def _least_loaded(self) -> TextWorker | None:
-        return min(self.state.registry.text_workers(), key=lambda worker: worker.load, default=None)
+    def _is_with_suspect(self, worker: TextWorker) -> bool:
+        """Whether it encodes or scores a suspect group, which is all that it does."""
+        return worker.pending == 1 and any(map(self._is_suspect_id, (*worker.encoding, *worker.scoring)))
 
 
 def _items(group: Group) -> tuple[ScoreItem, ...]:

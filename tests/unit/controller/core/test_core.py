@@ -155,6 +155,58 @@ def test_a_group_that_kills_reward_workers_is_scored_alone_then_set_aside_and_no
     assert run.core.state.groups[0].state == "occupied"
 
 
+def test_a_prompt_that_kills_reward_workers_is_encoded_alone_then_set_aside():
+    run = Run(trainer={"batch_groups": 2})
+
+    def asked():
+        return [encode.groups for encode in run.sent(messages.Encode)]
+
+    def die():
+        run.do(WorkerExited("reward-0", "reward", -9, ""))
+        warnings = [c.text for c in run.commands if isinstance(c, Warn)]
+        run.attach("reward-0", "reward")
+        return asked(), "".join(warnings)
+
+    run.do(PromptsRead(0, 3, True))
+    assert asked() == [(0, 1, 2)]
+    assert die()[0] == [(0, 1, 2)]
+    assert die()[0] == [(0,)]  # all are suspects now
+    run.say("reward-0", messages.PromptsEncoded(((0, 3),), ()))
+    assert asked() == [(1,)]
+    assert [die()[0] for _ in range(2)] == [[(1,)], [(1,)]]
+    orders, text = die()
+    assert orders == [(2,)]
+    assert "Prompt 1 is set aside" in text
+    assert "5 reward workers died while they encoded it, 3 of them with nothing else to encode" in text
+    run.say("reward-0", messages.PromptsEncoded(((2, 3),), ()))
+    assert {id: group.state for id, group in run.core.state.groups.items()} == {
+        0: "generating",
+        2: "generating",
+    }
+
+
+def test_scoring_waits_until_a_worker_is_idle_for_a_suspect_prompt():
+    run = Run()
+    routes = run.start_groups()
+    run.do(PromptsRead(2, 1, True))
+    run.attach("reward-1", "reward")
+    for route in routes[:2]:
+        run.generate(route, 4)  # group 0 is scored by reward-1, as reward-0 is encoding
+    run.do(WorkerExited("reward-0", "reward", -9, ""))
+    assert [encode.groups for encode in run.sent(messages.Encode)] == [(2,)]
+    run.attach("reward-0", "reward")
+    for route in routes[2:]:
+        run.generate(route, 4)
+    run.do(WorkerExited("reward-1", "reward", -9, ""))
+    assert not run.sent(messages.Encode)
+    assert not run.sent(messages.Score)
+    run.say("reward-0", messages.GroupScored(1, run.core.state.groups[1].score_attempt, (0.0, 1.0)))
+    assert [encode.groups for encode in run.sent(messages.Encode)] == [(2,)]
+    assert not run.sent(messages.Score)
+    run.say("reward-0", messages.PromptsEncoded(((2, 3),), ()))
+    assert [score.group for score in run.sent(messages.Score)] == [0]
+
+
 def test_a_worker_that_says_what_its_role_may_not_is_closed():
     run = Run()
     run.say("rollout-0", messages.TrainStepFinished(1, 0.1, ()))

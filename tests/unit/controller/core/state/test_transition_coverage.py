@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.core.events import Received
+from controller.core.events import PromptsRead, Received, WorkerExited
 from controller.core.state.transitions import MACHINES
 from controller.simulation import Simulation
 from protocol import messages
@@ -62,6 +62,14 @@ def a_version_is_shown_again():
     run.show(1, "w")
     run.say("trainer-again", messages.Ready(0, 0, 0))
     run.show(0, "v")
+
+
+def a_prompt_kills_reward_workers():
+    run = Run()
+    run.do(PromptsRead(0, 1, True))
+    for _ in range(5):
+        run.do(WorkerExited("reward-0", "reward", -9, ""))
+        run.attach("reward-0", "reward")
 
 
 def examples_are_given_and_refused():
@@ -128,7 +136,7 @@ AGENTS = (
 STORIES = (
     *AGENTS, a_prompt_fails_while_it_is_prepared, prepared_groups_make_room,
     held_out_prompts_are_refused_scored_and_given_up, a_version_is_shown_again,
-    examples_are_given_and_refused,
+    a_prompt_kills_reward_workers, examples_are_given_and_refused,
     a_group_without_signal_is_filtered, a_straggler_begins_again, an_absent_worker_says_ready_itself,
     a_version_that_two_could_not_pull_is_followed_by_another,
 )  # fmt: skip
