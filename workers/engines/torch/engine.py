@@ -164,7 +164,7 @@ class TorchEngine:
         else:
             replace_weights(self._model, tensors, self._layout)
         self._prefixes.clear()
-        self._parked.has_new_weights(keeps=self._keeps_kv)
+        self._parked.has_new_weights((key[:2] for key in self._keys), keeps=self._keeps_kv)
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:

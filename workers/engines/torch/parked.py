@@ -8,12 +8,14 @@ Shapes: T tokens whose keys and values are in the row, from position 0 on.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from workers.engines.torch.cache import KvRows
 
+MIXED = -1
 Trajectory = tuple[int, int]
 """(group, member)."""
 
@@ -23,7 +25,7 @@ class Parked(NamedTuple):
 
     row: int
     tokens_T: np.ndarray
-    updates: int  # weight updates before it was computed
+    updates: int  # weight updates before it was computed; MIXED if some came meanwhile
 
 
 class Match(NamedTuple):
@@ -41,13 +43,16 @@ class ParkedRows:
         self._entries: OrderedDict[Trajectory, Parked] = OrderedDict()
         self._at: dict[int, Trajectory] = {}
         self._updates = 0  # weight updates so far
+        self._mixed: set[Trajectory] = set()  # that run on content from before the newest update
         self.tokens = 0
 
     def put(self, trajectory: Trajectory, row: int, tokens_T: np.ndarray) -> None:
         """Park this row, which no longer runs."""
         if trajectory in self._entries:
             self._drop(trajectory)
-        self._enter(trajectory, Parked(row, tokens_T, self._updates))
+        updates = MIXED if trajectory in self._mixed else self._updates
+        self._mixed.discard(trajectory)
+        self._enter(trajectory, Parked(row, tokens_T, updates))
 
     def match(self, trajectory: Trajectory, tokens_T: np.ndarray) -> Match | None:
         """The best row for these tokens: its own, else one of its group; None if no beginning matches."""
@@ -73,6 +78,8 @@ class ParkedRows:
             self._cache.move(parked.row, row, length=match.shared)
             return
         self._drop(match.trajectory)
+        if parked.updates != self._updates:
+            self._mixed.add(trajectory)
         if parked.row == row:
             return
         there = self._at.get(row)
@@ -99,9 +106,13 @@ class ParkedRows:
         self._cache.move(row, free, length=len(self._entries[there].tokens_T))
         self._relocate(there, free)
 
-    def has_new_weights(self, *, keeps: bool) -> None:
-        """Note a weight update; `keeps`: content from older weights may still be continued."""
+    def has_new_weights(self, running: Iterable[Trajectory] = (), *, keeps: bool) -> None:
+        """Note a weight update, over which these go on with their rows.
+
+        `keeps`: content from older weights may still be continued.
+        """
         self._updates += 1
+        self._mixed = set(running)
         if not keeps:
             self._entries.clear()
             self._at.clear()

@@ -204,6 +204,25 @@ def test_new_weights_empty_what_is_parked_unless_kv_is_kept(model, keeps_kv):
     assert found <= 2 if keeps_kv else found == 0  # the other has just computed the same prompt
 
 
+def test_a_turn_that_ran_over_an_update_is_parked_for_its_own_conversation_alone(model):
+    engine = make_engine(model, keeps_kv=True)
+    ask = Generation((0, 0, 1), [5] * 10, [], 8, 0)
+    engine.add(ask)
+    text = [*ask.prompt_tokens, *tokens(engine.step())]
+    engine.load_weights(1, {name: 1.1 * weight for name, weight in engine.read_weights().items()})
+    while engine.is_busy():
+        text += tokens(engine.step())
+    for turn in (2, 3):  # the own conversation continues it, which makes nothing of it newer
+        text += [4]
+        before = engine.load()
+        answer(engine, Generation((0, turn, 1), text, [], 1, 0))
+        assert engine.load().prefill_tokens - before.prefill_tokens == len(text) - 1
+        engine.load_weights(1, {name: weight.clone() for name, weight in engine.read_weights().items()})
+        before = engine.load()
+        text += tokens(answer(engine, Generation((0, 0, turn), text, [], 3, 0))[0, 0, turn])
+        assert engine.load().prefill_tokens - before.prefill_tokens <= 2
+
+
 def test_without_agents_nothing_is_parked(model):
     engine = make_engine(model, parks=False)
     answer(engine, Generation((0, 0, 1), [5] * 10, [], 8, 0))
