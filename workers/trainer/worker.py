@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import TypeVar, assert_never, cast
 
-from protocol.blame import without_stop
+from protocol.blame import shown, without_stop
 from protocol.errors import ConfigError, first_cause
 from protocol.importing import load_object
 from protocol.messages import (
@@ -261,10 +261,14 @@ def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     """
     kept: dict[str, float] = {}
     for name, value in metrics.items():
-        if math.isfinite(value):
-            kept[plain_line(name)[:MAX_NAME_CHARS] or "unnamed"] = float(value)
+        try:
+            number = float(value)
+        except Exception:  # whatever the user reports
+            number = math.nan
+        if math.isfinite(number):
+            kept[plain_line(str(name))[:MAX_NAME_CHARS] or "unnamed"] = number
         else:
-            log.warning("The metric %r is %s, and is left out: it is not finite.", name, value)
+            log.warning("The metric %r is %s, and is left out: it is no finite number.", name, shown(value))
     return tuple(kept.items())[:MAX_METRICS]
 
 

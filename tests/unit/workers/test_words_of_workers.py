@@ -2,8 +2,10 @@
 
 import logging
 import math
+import re
 
 import pytest
+import torch
 
 from protocol.errors import ConfigError
 from protocol.messages import MAX_METRICS, MAX_REWARD, TrainStepFinished
@@ -24,17 +26,26 @@ def test_whatever_a_loss_reports_the_controller_takes_what_the_trainer_says(capl
         "": 4.0,
         "nan": math.nan,
         "inf": math.inf,
+        "none": None,
+        "huge": 10**400,
+        "several": torch.zeros(2),
+        7: torch.tensor(5.0),
     }
     with caplog.at_level(logging.WARNING):
         metrics = sound(wild | {f"m{n}": 0.0 for n in range(MAX_METRICS)})
     message = TrainStepFinished(1, 0.5, metrics)
     assert from_fields(message.tag, to_fields(message)) == message
     kept = dict(metrics)
-    assert (kept["loss"], kept[r"my\nloss"], kept[r"\x1b[2J"], kept["x" * 200], kept["unnamed"]) == (
-        0.5, 1.0, 2.0, 3.0, 4.0,
-    )  # fmt: skip
-    assert "The metric 'nan' is nan, and is left out" in caplog.text
-    assert "'inf'" in caplog.text
+    names = ("loss", r"my\nloss", r"\x1b[2J", "x" * 200, "unnamed", "7")
+    assert [kept[name] for name in names] == [0.5, 1.0, 2.0, 3.0, 4.0, 5.0]
+    for name, value in (
+        ("nan", "nan"),
+        ("inf", "inf"),
+        ("none", "None"),
+        ("several", r"tensor\(\[0"),
+        ("huge", "1000"),
+    ):
+        assert re.search(f"The metric '{name}' is {value}.*, and is left out", caplog.text)
 
 
 @pytest.mark.parametrize("value", [1e200, -1e200, 1.1 * MAX_REWARD, 10**31])
