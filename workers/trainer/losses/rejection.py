@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from workers.trainer.losses.ratios import Aggregate, kl_estimate, log_ratio, over
+from workers.trainer.losses.ratios import LARGEST_LOG_RATIO, Aggregate, kl_estimate, log_ratio, over
 
 
 class Rejection(NamedTuple):
@@ -53,7 +53,8 @@ def rejection(
         value_N = over(sequences_N if level == "sequence" else groups_N, value_N, aggregate)
     outside_N = (value_N < low) | (value_N > high)
     if action == "clip":
-        return Rejection((value_N.clamp(low, high) - value_N).exp(), outside_N)
+        held_N = value_N.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)  # as in a response's importance weight
+        return Rejection((held_N.clamp(low, high) - held_N).exp(), outside_N)
     if action == "drop" and level != "group":
         container_N = sequences_N if level == "token" else groups_N
         outside_N = over(container_N, outside_N.to(value_N.dtype), "max") > 0

@@ -145,6 +145,20 @@ def test_rejection_of_infinite_ratios_is_finite():
     assert found.factors_N.tolist() == [1.0] * 4
 
 
+@pytest.mark.parametrize(("each", "bound"), [(-0.2, 0.5), (0.2, 2.0)])
+def test_a_long_response_is_clipped_to_the_bound_however_far_it_has_drifted(each, bound):
+    rollout, sequences = torch.full((1000,), -2.0), torch.zeros(1000, dtype=torch.int64)
+    clipped = rejection(
+        rollout + each, rollout, sequences_N=sequences, groups_N=sequences, level="sequence", action="clip",
+        metric="ratio", aggregate="sum", bounds=(0.5, 2.0),
+    )  # fmt: skip
+    weights = importance_weights(
+        rollout + each, rollout, sequences, advantages_N=rollout, kind="truncate", level="sequence", low=0.0,
+        cap=1e9,
+    )  # fmt: skip
+    assert (weights.weights_N * clipped.factors_N).tolist() == pytest.approx([bound] * 1000, rel=1e-4)
+
+
 def token_weights(lengths, aggregation, **options):
     return response_weights(lengths, aggregation, **options).repeat_interleave(lengths)
 
