@@ -2,11 +2,10 @@
 
 Invariants: vLLM holds one adapter, from before the first request on, and an update replaces it between two
 scheduler steps, so running generations go on under the new one; names and shapes are checked before anything
-is changed; vLLM's workers read it from shared memory, which is freed afterwards.
+is changed; vLLM's workers read it from a shared folder, which is removed afterwards.
 """
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from vllm.lora.request import LoRARequest
 
 from protocol.settings import LoraSettings
+from workers.engines.vllm.weights import shared_folder
 from workers.models.lora import (
     DIGEST,
     adapter_config,
@@ -28,7 +28,6 @@ from workers.models.lora import (
 )
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # with kernels in vLLM; other ranks are padded
-SHARED_MEMORY = Path("/dev/shm")
 NUMBER = 1  # vLLM's id of the only adapter
 
 
@@ -77,9 +76,8 @@ class LoadedAdapter:
 
     @contextmanager
     def _files(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
-        place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        with tempfile.TemporaryDirectory(prefix="staleflow-", dir=place) as folder:
-            whole = {name: tensor.contiguous() for name, tensor in tensors.items() if name != DIGEST}
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items() if name != DIGEST}
+        with shared_folder(sum(tensor.nbytes for tensor in whole.values())) as folder:
             save_file(whole, Path(folder) / "adapter_model.safetensors")
             (Path(folder) / "adapter_config.json").write_text(self._config)
             yield folder

@@ -7,7 +7,7 @@ Invariants:
   before are of the old version and samples taken after of the new one, however far vLLM schedules ahead.
 """
 
-import tempfile
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from workers.engines.interface import Generation, Key
 from workers.engines.vllm.engine import VllmEngine
-from workers.engines.vllm.weights import SHARED_MEMORY, Reach
+from workers.engines.vllm.weights import Reach, shared_folder
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -89,8 +89,8 @@ class RunningVllmEngine(VllmEngine):
         return self._core.collective_rpc
 
     def _held(self) -> dict[str, torch.Tensor]:
-        place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        with tempfile.TemporaryDirectory(prefix="staleflow-", dir=place) as folder:
+        size = 4 * sum(math.prod(shape) for shape in self._shapes.values())  # in float32, at most
+        with shared_folder(size) as folder:
             file = str(Path(folder) / "weights.safetensors")
             self._core.collective_rpc("save_weights", path=file)
             return {name: tensor.clone() for name, tensor in load_file(file).items()}

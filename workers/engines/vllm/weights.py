@@ -1,12 +1,14 @@
 """Loads new weights into a running vLLM by its own reload, after checking every name and shape.
 
 Invariants: tensors that do not fit are refused before anything is changed, since a reload that fails half way
-leaves a model that was never published; workers in other processes read the tensors from shared memory, which
-is freed afterwards.
+leaves a model that was never published; workers in other processes read the tensors from shared memory, or
+from a disk if that has no room, and they are removed afterwards, whatever was killed.
 """
 
+import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from protocol import segments
 from protocol.errors import ConfigError
 
-SHARED_MEMORY = Path("/dev/shm")
 Shapes = Mapping[str, tuple[int, ...]]
 Reach = Callable[..., list[Any]]
 """`reach(method, **given)`: calls the method on each of vLLM's workers."""
@@ -64,11 +66,25 @@ def reload(reach: Reach, tensors: Mapping[str, torch.Tensor], *, is_elsewhere: b
     if not is_elsewhere:
         reach("replace_weights", weights_iterator=iter(tensors.items()))
         return
-    place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="staleflow-", dir=place) as folder:
-        whole: dict[str, Any] = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    whole: dict[str, Any] = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with shared_folder(sum(tensor.nbytes for tensor in whole.values())) as folder:
         save_file(whole, Path(folder) / "model.safetensors")
         reach("replace_weights", weights_path=folder)
+
+
+@contextmanager
+def shared_folder(size_bytes: int) -> Iterator[str]:
+    """A folder that other processes of this host read, for so many bytes.
+
+    In shared memory it is held, so that one of a killed process is swept (protocol/segments.py).
+    """
+    if not segments.has_room(size_bytes):
+        with tempfile.TemporaryDirectory(prefix=f"{segments.PREFIX}-") as folder:
+            yield folder
+        return
+    prefix, place = f"{segments.PREFIX}-{os.getuid()}-", segments.SHARED_MEMORY
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=place) as folder, segments.hold(Path(folder)):
+        yield folder
 
 
 def _is_tied(name: str, tensors: Mapping[str, torch.Tensor], shapes: Shapes) -> bool:
