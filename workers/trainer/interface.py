@@ -30,7 +30,11 @@ class TrainerEngine(Protocol):
         ...
 
     def save_checkpoint(self, policy_version: int) -> Path:
-        """Write a checkpoint; returns its path."""
+        """Write `checkpoints/step_<policy_version>` of the run directory; returns its path.
+
+        With `write_checkpoint` (workers/trainer/checkpoints.py): a folder without its files and `.complete`
+        is taken for cut off when the run goes on, and is set aside.
+        """
         ...
 
     def load_checkpoint(self, path: str | Path) -> None:
