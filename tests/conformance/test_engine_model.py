@@ -3,7 +3,17 @@
 import pytest
 import torch
 from rounding import LARGEST_FACTOR, MEAN_FACTOR, rounding, together
-from subject import STOP, VOCABULARY, Subject, finish, generations, plain_logits, update, worst_error
+from subject import (
+    CAPACITY,
+    STOP,
+    VOCABULARY,
+    Subject,
+    finish,
+    generations,
+    plain_logits,
+    update,
+    worst_error,
+)
 from subject import tokens as tokens_of
 
 from workers.engines.interface import Engine
@@ -144,6 +154,21 @@ def test_a_prompt_added_while_older_ones_run_over_an_update_uses_no_old_prefix(
     update(engine, 1, changed)
     sampled = finish(engine, new)
     assert worst_error(model_subject.plain_under(changed), new, sampled[new.key]) < TOLERANCE
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_prompt_that_is_queued_over_an_update_uses_no_old_prefix(
+    model_subject: Subject, temperature: float
+) -> None:
+    engine = model_subject.engine(temperature=temperature)
+    *_, last = added = generations(CAPACITY + 1, budget=12, members=CAPACITY + 1)
+    for generation in added:
+        engine.add(generation)
+    changed = model_subject.weights(seed=9)
+    before = [*engine.step(), *update(engine, 1, changed)]
+    after = finish(engine)[last.key]
+    if all(item.key != last.key for item in before):  # an engine may have more room than it was asked for
+        assert worst_error(model_subject.plain_under(changed), last, after, temperature) < TOLERANCE
 
 
 @pytest.mark.parametrize(

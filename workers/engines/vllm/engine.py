@@ -3,8 +3,8 @@
 Invariants:
 - A step is one step of vLLM's scheduler: prefill chunks, and one token for each decoding generation.
 - The logprob of a token is that of the distribution that it was drawn from (vLLM's processed logprobs).
-- Every prompt is salted by the number of weight updates, so its prefix cache never crosses an update; running
-  generations keep their KV over an update.
+- Every prompt is salted by the number of weight updates before it began, so its prefix cache never crosses an
+  update; running generations keep their KV over an update.
 - A fresh generation's noise is a function of its seed, a resumed one's of its seed and its start position:
   vLLM cannot continue the noise of another instance. Fixed weights and temperature 0 make interruptions
   invisible.
@@ -42,13 +42,17 @@ ENDINGS: dict[str | None, Literal["", "stop", "length"]] = {None: "", "stop": "s
 class _Live:
     """A generation in vLLM."""
 
-    key: Key
+    generation: Generation
     length: int  # prompt and response tokens so far
     drawn: int  # tokens of its response so far
     sampling: SamplingSettings
     is_trained: bool
     response: list[int] | None = None  # if stop strings may end it
     has_sampled: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.generation.key
 
 
 class VllmEngine:
@@ -101,7 +105,7 @@ class VllmEngine:
         self.llm.add_request(name, prompt, parameters, lora_request=request)
         sampling, response = generation.sampling or self._sampling, generation.response_tokens
         self._live[name] = _Live(
-            generation.key, len(tokens), len(response), sampling, generation.sampling is None,
+            generation, len(tokens), len(response), sampling, generation.sampling is None,
             list(response) if sampling.stop else None,
         )  # fmt: skip
 
@@ -133,6 +137,7 @@ class VllmEngine:
             fitting = weights.fitting(tensors, self._shapes)
             weights.reload(self._reach(), fitting, is_elsewhere=self._is_elsewhere)
         self._updates += 1
+        self._queue_again()
         if not self._live:
             self.llm.reset_prefix_cache()  # nothing would hit it again; this makes room
         self.policy_version = policy_version
@@ -171,6 +176,13 @@ class VllmEngine:
     def is_busy(self) -> bool:
         """Whether a step has anything to do."""
         return bool(self._live)
+
+    def _queue_again(self) -> None:
+        """Give the generations that have not begun a new salt: prefixes of theirs are of older weights."""
+        queued = [live.generation for live in self._live.values() if not live.has_sampled]
+        self.abort([generation.key for generation in queued])
+        for generation in queued:
+            self.add(generation)
 
     def _is_to_step(self) -> bool:
         return bool(self._live)
