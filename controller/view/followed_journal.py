@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from controller.durability.recording import Recording
+from protocol.errors import RunError
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of the journal and its write-ahead log: inode, bytes and nanosecond of the last change; None of no file."""
@@ -40,10 +41,20 @@ class FollowedJournal:
         known = self._known
         if known is not None and stamp is not None and stamp == self._stamp:
             return Look(known, True)
-        found = Recording(self._run)
+        found = self._read()
         look = Look(found, known is None or goes_on_with(found, known))
         self._known, self._stamp = found, stamp
         return look
+
+    def _read(self) -> Recording:
+        """Raises: RunError if this release cannot read it, or the user may not enter its folder."""
+        try:
+            return Recording(self._run)
+        except OSError as error:
+            raise RunError(
+                f"{self._run} cannot be read: {error.strerror}. Expected a run in folders that you may "
+                "enter: ask its owner, or look at a copy."
+            ) from error
 
     def _seen(self) -> Stamp:
         file = self._run / "run.db" if self._run.is_dir() else self._run

@@ -7,6 +7,7 @@ stays at the newest event, so that who looks back does not send those who look a
 again; who has no patience is told how far the reading is, and each time that they ask again it goes on.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -56,7 +57,7 @@ class ShownRun:
     def __init__(self, run: str | Path, *, keyframes_bytes: int | None = None) -> None:
         """Nothing is read before somebody looks; `keyframes_bytes`: default what the run's settings say."""
         path = Path(run)
-        self.path = path if path.is_dir() else path.parent
+        self.path = path.parent if os.path.isfile(path) else path  # a closed folder is none of both
         self._lock = Lock()
         self.name = self.path.resolve().name.encode(errors="backslashreplace").decode()
         self._keyframes_bytes = keyframes_bytes
@@ -86,7 +87,7 @@ class ShownRun:
 
     def state(self) -> str:
         """`live`, `over`, or `gone` if its controller ended without a summary."""
-        if (self.path / "summary.json").exists():
+        if os.path.exists(self.path / "summary.json"):  # not in a folder that the user may not enter
             return "over"
         return "live" if controller_of(self.path) is not None else "gone"
 
@@ -259,13 +260,14 @@ class ShownRun:
 
     def metrics(self) -> Json:
         """metrics.jsonl and evaluations.jsonl as columns. Raises: RunError if metrics.jsonl is not there."""
+        lines = self._written.lines(METRICS)
         if not (self.path / METRICS).exists():
             raise RunError(
                 f"There is no {METRICS} in {self.path}, and a run has one from its beginning on. Was the "
                 f"directory moved or deleted, or run.db copied alone? {METRICS} beside it has the curves."
             )
         return {
-            "steps": columns_of(self._written.lines(METRICS)),
+            "steps": columns_of(lines),
             "evaluations": columns_of([by_source(line) for line in self._written.lines("evaluations.jsonl")]),
         }
 

@@ -1,7 +1,9 @@
 """What has happened to a run that is shown: each accident is one sentence where it matters, and no page else
 goes along."""
 
+import io
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -88,6 +90,42 @@ def test_a_run_of_a_release_that_is_not_here_is_named_and_the_others_are_shown(r
     assert browser.json("/api/runs/1/now")[0] == 200
     assert main(["view", str(run), "--export", str(run / "x.html")]) == 1
     assert "does not fit this release" in capsys.readouterr().err
+
+
+def test_a_folder_that_the_user_may_not_enter_is_said_and_the_others_are_shown(
+    run, whole, capsys, monkeypatch
+):
+    def closed(do):
+        def doing(path, *more, **how):
+            if str(path).startswith(f"{run}/"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return do(path, *more, **how)
+
+        return doing
+
+    async def serve(app, bound, on_ready):
+        bound.close()
+        on_ready()
+
+    monkeypatch.setattr(os, "stat", closed(os.stat))
+    monkeypatch.setattr(io, "open", closed(io.open))
+    monkeypatch.setattr("controller.view.door.server.serve", serve)
+    browser = Browser(run, whole)
+    _, found = browser.json("/api/runs")
+    shut, other = found["runs"]
+    assert f"{run} cannot be read: Permission denied." in shut["trouble"]
+    assert shut["state"] == "gone"
+    assert "trouble" not in other
+    for page in (*OF_THE_JOURNAL, "metrics"):
+        status, found = browser.json(f"{ONE}/{page}")
+        assert status == 404, page
+        assert "Permission denied" in sentence(found)
+    assert browser.ask("/metrics")[0] == 200
+    assert browser.json("/api/runs/1/now")[0] == 200
+    assert main(["view", str(whole), str(run)]) == 0
+    said = capsys.readouterr()
+    assert f"One run is shown as unreadable. {run} cannot be read: Permission denied." in said.err
+    assert said.out.startswith("View: http://127.0.0.1:")
 
 
 def lay_tokenizer(run, text=None):
