@@ -165,7 +165,8 @@ def _of_now(run: Path, written: Written, path: Path, seen: dict[str, Any], *, no
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
     lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
     failing = seen.get("alarms", []) if pid is not None else []
-    lines += [*map(_alarm, failing), *_alarms(written)]
+    bound = seen.get("staleness/max_allowed")
+    lines += [*map(_alarm, failing), *_alarms(written, bound=bound)]
     return lines + (_waits(seen["waits"], seen.get("waits_left_out", 0)) if pid is not None else [])
 
 

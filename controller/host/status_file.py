@@ -43,7 +43,11 @@ class StatusFile:
         self._tokens_per_s: float | None = None  # of the last train step
         self._directory, self._on_complaint, self._own = directory, on_complaint, own
         self._told: dict[str, float] = {}  # when each alarm was reported
-        self._wanted = {"steps_wanted": config.run.steps, "batch_groups": config.trainer.batch_groups}
+        self._wanted = {
+            "steps_wanted": config.run.steps,
+            "batch_groups": config.trainer.batch_groups,
+            "staleness/max_allowed": config.staleness.max_staleness,
+        }
         controller = config.controller
         self._watchdog = Watchdog(
             lease_s=controller.lease_s,

@@ -178,6 +178,18 @@ def test_alarms_are_told_while_a_run_goes_on_and_after_its_end(tmp_path):
     assert [line.split(" (")[0] for line in ended] == ["ALARM, bound broken", "ALARM, no signal"]
 
 
+def test_a_broken_bound_is_told_while_the_run_goes_on(tmp_path, capsys):
+    run = written(tmp_path)
+    (run / "metrics.jsonl").write_text(json.dumps({"staleness/max": 3}) + "\n")
+    status = json.loads((run / "status.json").read_text()) | {"staleness/max_allowed": 2}
+    (run / "status.json").write_text(json.dumps(status))
+    lock_of(run).write_text(f"{os.getpid()} {started_at(os.getpid())}")
+    (told,) = [line for line in shown(run, waits=[]) if line.startswith("ALARM")]
+    assert told.startswith("ALARM, bound broken (staleness): a trajectory was 3 versions old")
+    assert main(["status", str(run), "--json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["alarms"]] == ["bound broken"]
+
+
 def test_alarms_of_the_controller_are_told_while_it_lives(tmp_path, capsys):
     run = written(tmp_path)
     alarm = {"name": "disk", "owner": "controller", "evidence": "3 GB are free", "remedy": "Free some."}

@@ -25,7 +25,9 @@ class Directory:
 
 
 def status_file(complaints, **more):
-    config = Config.model_validate({"run": {"steps": 5}, "trainer": {"batch_groups": 3}})
+    config = Config.model_validate(
+        {"run": {"steps": 5}, "trainer": {"batch_groups": 3}, "staleness": {"max_staleness": 1}}
+    )
     directory = Directory()
     return directory, StatusFile(directory, config, on_complaint=complaints.append, **more)
 
@@ -41,7 +43,8 @@ def test_it_is_written_when_something_has_changed_and_every_few_seconds():
     assert len(directory.written) == 1
     file.look(seen(), WRITE_S)
     assert len(directory.written) == 2
-    assert (directory.written[0]["steps_wanted"], directory.written[0]["batch_groups"]) == (5, 3)
+    told = directory.written[0]
+    assert (told["steps_wanted"], told["batch_groups"], told["staleness/max_allowed"]) == (5, 3, 1)
 
 
 def test_it_says_how_fast_the_last_step_was():
