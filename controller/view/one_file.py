@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from controller.view.over_time import ages, starts
+from controller.view.past.replayed_core import StillReading
 from controller.view.shown_run import ShownRun
 from protocol.errors import StaleFlowError
 
 PAGES = Path(__file__).parent / "pages"
 SHOWN = ("now", "ledger", "timeline", "samples", "metrics")
 MOST_SAMPLES = 50
+PART_S = 1.0  # of reading, before it is told how far that is
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
@@ -34,8 +36,9 @@ window.fetch = async (address) => {
 """
 
 
-def one_file(run: ShownRun) -> str:
-    """The file's text. Raises: RunError if the run cannot be read."""
+def one_file(run: ShownRun, *, tell: Callable[[str], None] = lambda text: None) -> str:
+    """The file's text; `tell` hears how far it is. Raises: RunError if the run cannot be read."""
+    _read(run, tell)
     answers = json.dumps({"pages": SHOWN, "found": _answers(run)}).replace("<", "\\u003c")
     modules = {path.stem: _module(path) for path in sorted(PAGES.glob("*.js"))}
     addresses = {f"staleflow/{name}": f"data:text/javascript;base64,{text}" for name, text in modules.items()}
@@ -69,11 +72,26 @@ def _module(path: Path) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def _read(run: ShownRun, tell: Callable[[str], None]) -> None:
+    """Read what the answers are made of: the newest moment, and the whole history."""
+    while True:
+        try:
+            run.now({}, patience_s=PART_S)
+            break
+        except StillReading as way:
+            what = f"{way.of}: byte" if way.of else "the newest moment: event"
+            tell(f"reading {what} {way.number:,} of {way.last:,}")
+    while True:
+        with run.history() as (_, progress):  # which lets it go on
+            passed, last = progress["passed"], progress["of"]
+        if run.join(PART_S):
+            break
+        tell(f"reading the history: event {passed:,} of {last:,}")
+
+
 def _answers(run: ShownRun) -> dict[str, Any]:
     """The answers that the pages need, by address."""
     one = "/api/runs/0"
-    run.timeline(None, None, "")
-    run.join()
     samples = run.samples()
     samples["kept"] = samples["kept"][-MOST_SAMPLES:]
     found = {

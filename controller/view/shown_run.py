@@ -220,10 +220,10 @@ class ShownRun:
             known = self._look()
             yield known.past(known.recording)
 
-    def join(self) -> None:
-        """Wait until the pass over the history is at its end."""
-        if self._known is not None and self._known.background is not None:
-            self._known.background.join()
+    def join(self, within_s: float | None = None) -> bool:
+        """Wait until the pass over the history is at its end; returns whether it is, in time."""
+        background = self._known.background if self._known is not None else None
+        return background is None or background.join(within_s)
 
     def _place(self, replayed: ReplayedCore, instant: Instant) -> Json:
         """Which moment is shown, and of how long a run."""

@@ -109,6 +109,7 @@ def _refuse_unreadable(shown: "list[ShownRun]") -> None:
 
 def _write(shown: "list[ShownRun]", file: Path) -> None:
     """Write a run as one file. Raises: ConfigError if there are several runs, or it cannot be written."""
+    from controller.cli.looking.history import ReadingProgress
     from controller.view.one_file import one_file
 
     if len(shown) != 1:
@@ -119,7 +120,7 @@ def _write(shown: "list[ShownRun]", file: Path) -> None:
             "Give another file."
         )
     try:
-        file.write_text(one_file(shown[0]))
+        file.write_text(one_file(shown[0], tell=ReadingProgress().say))
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}. Give another file.") from error
     size_mb = file.stat().st_size / 1e6

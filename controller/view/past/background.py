@@ -83,10 +83,11 @@ class Background:
         """Go no further, whatever there is to read: its history is not that of the run any more."""
         self._is_stopped = True
 
-    def join(self) -> None:
-        """Wait until it has reached what it was last told of."""
+    def join(self, within_s: float | None = None) -> bool:
+        """Wait until it has reached what it was last told of; returns whether it has, in time."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(within_s)
+        return self._thread is None or not self._thread.is_alive()
 
     @contextmanager
     def answering(self) -> Iterator[None]:

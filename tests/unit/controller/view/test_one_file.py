@@ -32,6 +32,16 @@ def test_it_has_what_its_pages_ask_for(path):
     assert timeline["passed"] == timeline["of"] > 0
 
 
+def test_how_far_the_reading_is_is_told_meanwhile(path, monkeypatch):
+    told = []
+    monkeypatch.setattr("controller.view.one_file.PART_S", 0.0)
+    one_file(ShownRun(path), tell=told.append)
+    last = ShownRun(path).facts()["last"]
+    assert f"reading the newest moment: event {last // 2} of {last}" in told
+    assert told[-1].startswith("reading the history: event ")
+    assert told[-1].endswith(f" of {last}")
+
+
 def test_it_names_no_other_place(path):
     text = one_file(ShownRun(path))
     assert "https://" not in text.replace("https://github.com/leeoniya/uPlot", "")
@@ -64,7 +74,7 @@ def test_the_command_writes_it_or_says_why_not(path, tmp_path, capsys):
 
 
 def test_where_nothing_can_be_written_is_said_before_the_run_is_read(path, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("controller.view.one_file.one_file", lambda run: pytest.fail("it was read"))
+    monkeypatch.setattr("controller.view.one_file.one_file", lambda run, tell: pytest.fail("it was read"))
     for file in (tmp_path / "none" / "x.html", tmp_path):
         assert main(["view", str(path), "--export", str(file)]) == 2
         assert f"{file} cannot be written: expected a file in a folder" in capsys.readouterr().err
