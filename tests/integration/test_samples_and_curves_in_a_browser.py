@@ -20,7 +20,8 @@ from tests.support.chromium import (
     wait_for,
     with_hostile_sample,
 )
-from tests.support.shown_run import recorded
+from tests.support.kept_samples import add_samples, kept, response
+from tests.support.shown_run import change, recorded
 
 __all__ = ["browser", "link", "page"]  # fixtures
 NOTES_WORDS = """
@@ -213,6 +214,20 @@ def test_a_run_in_one_file_shows_its_pages_and_asks_nobody(browser, tmp_path):
     assert page.title() != "owned"
     assert not wrong
     assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
+    page.close()
+
+
+def test_a_token_without_a_finite_logprob_is_not_taken_for_a_likely_one(browser, tmp_path):
+    run = recorded(tmp_path / "run")
+    add_samples(run, [kept(4, 9, [response(0, [7, 8], logprobs=[float("nan"), -0.05])])])
+    change(run, "DELETE FROM samples WHERE group_id != 9")
+    file = tmp_path / "run.html"
+    file.write_text(one_file(ShownRun(run)))
+    page = browser.new_page()
+    page.goto(f"{file.as_uri()}#samples?by=logprob")
+    playwright.expect(page.locator(".response .text span")).to_have_class(["dim", "p0"])
+    titles = [span.get_attribute("title") for span in page.locator(".response .text span").all()]
+    assert titles == ["v0, its engine told no finite logprob", "v0, 95.1 % (-0.05)"]
     page.close()
 
 

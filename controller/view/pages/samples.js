@@ -146,7 +146,7 @@ function word(one, token, place, by) {
   return make("span", {
     class: colour(one, place, by),
     title: one.versions[place] === null ? "given by the environment, not trained"
-      : `v${one.versions[place]}, ${(100 * Math.exp(one.logprobs[place])).toFixed(1)} % (${one.logprobs[place]})`
+      : `v${one.versions[place]}, ${one.logprobs[place] === null ? "its engine told no finite logprob" : `${(100 * Math.exp(one.logprobs[place])).toFixed(1)} % (${one.logprobs[place]})`}`
         + (one.drifts[place] === null ? "" : `, drift ${one.drifts[place]}`) + (one.weights[place] === null ? "" : `, weight ${one.weights[place]}`),
   }, token);
 }
@@ -165,7 +165,7 @@ function legend(by) {
   return kinds.map(([, kind, words]) => make("span", {}, make("span", { class: kind }, "token"), ` ${words}`));
 }
 
-const likelihood = (logprob) => LIKELY.find(([least]) => logprob >= least)?.[1] ?? UNLIKELY[0];
+const likelihood = (logprob) => logprob === null ? "dim" : LIKELY.find(([least]) => logprob >= least)?.[1] ?? UNLIKELY[0];
 
 const lineOf = (sample, one) => JSON.stringify({ step: sample.step, group: sample.group, ...one, prompt: sample.prompt, response: one.texts.join("") });
 
