@@ -62,7 +62,8 @@ def of_end(summary: dict[str, Any]) -> News:
     reward = summary.get("reward/last_steps")
     more = "" if reward is None else f", reward {reward:.3f} in the last"
     if summary.get("is_success", True):
-        return News("done", "end", f"Done: {took}{more}. {summary.get('verdict', '')}".strip())
+        how = "Stopped" if summary.get("ending") == "stopped" else "Done"
+        return News("done", "end", f"{how}: {took}{more}. {summary.get('verdict', '')}".strip())
     return News("failed", "end", f"Failed after {took}: {summary.get('reason') or summary.get('ending', '')}")
 
 

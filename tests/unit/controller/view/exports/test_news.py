@@ -139,6 +139,8 @@ def test_a_command_gets_the_words_as_arguments_and_no_shell_sees_them(tmp_path):
 def test_the_end_is_told_with_its_reason():
     assert of_end({"steps": 3, "time_s": 60, "reward/last_steps": 0.5}).event == "done"
     assert of_end({"steps": 1, "time_s": 60}).text == "Done: 1 train step in 60 s."
+    stopped = of_end({"steps": 3, "time_s": 60, "is_success": True, "ending": "stopped"})
+    assert stopped == ("done", "end", "Stopped: 3 train steps in 60 s.")
     failed = of_end({"steps": 3, "time_s": 60, "is_success": False, "reason": "The disk is full."})
     assert failed.event == "failed"
     assert "The disk is full." in failed.text
