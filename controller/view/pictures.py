@@ -6,6 +6,7 @@ few hundred bytes, so that thousands of them are one answer.
 
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -109,15 +110,28 @@ def figures_of(lines: Sequence[Mapping[str, Any]], step: int) -> dict[str, float
 
 
 def recent_of(lines: Sequence[Mapping[str, Any]], step: int) -> Json:
-    """The mean shares of what the last steps up to this one waited for, and how many steps that is."""
+    """The shares of what the last steps up to this one waited for in their time; how many steps that is.
+
+    Where the seconds of one of them are not known, all count alike.
+    """
     reached = (line for line in reversed(lines) if at_most(line, "step", step))
-    newest = [line for line, _ in zip(reached, range(RECENT), strict=False)]
+    found = [*islice(reached, RECENT + 1)]
+    newest = found[:RECENT]
+    known = [_seconds(line, before) for line, before in zip(newest, [*found[1:], {}], strict=False)]
+    seconds = [held for held in known if held is not None]
+    weights = seconds if len(seconds) == len(newest) else [1.0] * len(newest)
     shares: dict[str, float] = {}
-    for line in newest:
+    for line, weight in zip(newest, weights, strict=True):
         for key, share in line.items():
             if key.startswith("phase/") and is_number(share):
-                shares[key] = shares.get(key, 0.0) + share / len(newest)
+                shares[key] = shares.get(key, 0.0) + share * weight / sum(weights)
     return {"steps": len(newest), "phases": shares}
+
+
+def _seconds(line: Mapping[str, Any], before: Mapping[str, Any]) -> float | None:
+    """How long a step took, by its line and that of the step before; None if they do not say."""
+    end, begin = line.get("time_s"), before.get("time_s", 0.0 if line.get("step") == 1 else None)
+    return float(end - begin) if is_number(end) and is_number(begin) and end > begin else None
 
 
 def ledger_of(core: Core) -> Json:

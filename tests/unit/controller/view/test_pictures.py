@@ -36,6 +36,16 @@ def test_shares_of_the_last_steps_are_means_and_a_step_without_one_has_none_of_i
     assert recent_of([], 3) == {"steps": 0, "phases": {}}
 
 
+def test_shares_of_steps_that_took_unlike_times_are_those_of_their_seconds():
+    begin = {"step": 1, "time_s": 9.0, "phase/start-up": 1.0}
+    lines = [begin, {"step": 2, "time_s": 10.0, "phase/training": 1.0}]
+    assert recent_of(lines, 1) == {"steps": 1, "phases": {"phase/start-up": 1.0}}
+    assert recent_of(lines, 2) == {"steps": 2, "phases": {"phase/training": 0.1, "phase/start-up": 0.9}}
+    paused = [{"step": n, "time_s": float(n), "phase/training": 1.0} for n in range(3, 40)]
+    paused[-1] = {"step": 39, "time_s": 38.0 + 81.0, "phase/paused": 1.0}
+    assert recent_of(paused, 39)["phases"] == pytest.approx({"phase/paused": 0.81, "phase/training": 0.19})
+
+
 def worker(number, **more):
     told = {
         "name": f"rollout-{number}", "role": "rollout", "ready": True, "policy_version": number % 2,
