@@ -101,8 +101,10 @@ class ShownRun:
         """
 
         def show(replayed: ReplayedCore, instant: Instant) -> Json:
-            find = {"next": replayed.decision_after, "last": replayed.decision_before}
-            return self._place(replayed, find.get(seek, replayed.with_turn)(instant.number))
+            find = {"next": replayed.decision_after, "last": replayed.decision_before}.get(seek)
+            number = instant.number
+            found = find(number, late(patience_s)) if find else replayed.with_turn(number)
+            return self._place(replayed, found)
 
         return self._with(at, show, patience_s)
 

@@ -74,6 +74,7 @@ class ReplayedCore:
         self._near: dict[int, InParts] = {}  # some more, before where it last went; the newest last
         self._steps: list[int] = []  # events that finished a train step, as far as the history was stepped
         self._known = recording.pruned  # the last event that `_steps` knows of
+        self._quiet: dict[tuple[str, int], int] = {}  # how far the newest search has found no commands
         self._unusable: set[int] = set()  # snapshots of the run that another release made, or damaged ones
         core = recording.make_core()
         self._first_steps = core.state.steps
@@ -143,27 +144,39 @@ class ReplayedCore:
         self.at(number - 1)
         return self.at(number)
 
-    def decision_after(self, number: int) -> Instant:
-        """The next event behind this one that gave commands; the newest if none did."""
-        self.at(number)
+    def decision_after(self, number: int, is_late: Callable[[], bool] = lambda: False) -> Instant:
+        """The next event behind this one that gave commands; the newest if none did.
+
+        Raises: StillReading at the first event at which `is_late()`; who asks the same again goes on there.
+        """
+        self.at(self._quiet.get(("next", number), number))
         for turn in self._turns(self._at.number, self.last):
             self._take(turn)
             if turn.commands:
                 break
+            self._quiet = {("next", number): turn.recorded.number}
+            if is_late():
+                raise StillReading(turn.recorded.number, self.last)
         return self._at
 
-    def decision_before(self, number: int) -> Instant:
-        """The last event before this one that gave commands; the first moment if none did."""
-        end = min(number, self.last + 1) - 1
+    def decision_before(self, number: int, is_late: Callable[[], bool] = lambda: False) -> Instant:
+        """The last event before this one that gave commands; the first moment if none did.
+
+        Raises: as `decision_after`, but not before some events are looked through.
+        """
+        end, width = min(self._quiet.get(("last", number), number), self.last + 1) - 1, NEAR
         while end > self.first:
-            begin, found = max(self.first, end - NEAR), 0
+            begin, found = max(self.first, end - width), 0
             self.at(begin)
             for turn in self._turns(begin, end):
                 self._take(turn)
                 found = turn.recorded.number if turn.commands else found
             if found:
                 return self.with_turn(found)
-            end = begin
+            self._quiet = {("last", number): begin + 1}
+            if is_late():
+                raise StillReading(begin, self.last)
+            end, width = begin, min(2 * width, FIRST_SPACING)
         return self.at(self.first)
 
     def at_time(self, now: float) -> Instant:

@@ -7,6 +7,7 @@ import pytest
 
 from controller.core.state.snapshot import Alarm
 from controller.view import shown_run
+from controller.view.past.replayed_core import StillReading
 from controller.view.shown_run import ShownRun
 from controller.view.written import SILENT_S
 from tests.support.scripted import Disk
@@ -58,6 +59,19 @@ def test_a_page_that_follows_sees_a_run_that_is_faster_than_it_as_it_was_a_littl
     assert shown.ledger({}, patience_s=0.3)["number"] == near["number"] + 1, "each look reads on"
     assert shown.now({})["number"] == near["last"], "who has patience sees the end"
     run.close()
+
+
+def test_a_search_for_a_decision_takes_no_longer_than_its_patience(tmp_path, monkeypatch):
+    shown = ShownRun(recorded(tmp_path / "run"))
+    last = shown.facts()["last"]
+    quiet = [n for n in range(1, last) if not shown.moment({"event": str(n)})["event"]["commands"]]
+    before = next(n - 1 for n in quiet[1:] if n + 1 in quiet)
+    there = next(n for n in range(before + 1, last) if n not in quiet)
+    shown.moment({"event": str(before)})  # stands there, so that only the search is left
+    monkeypatch.setattr(shown_run, "late_after", lambda seconds: lambda: True)
+    with pytest.raises(StillReading):
+        shown.moment({"event": str(before)}, "next", patience_s=0.3)
+    assert shown.moment({"event": str(before)}, "next")["number"] == there, "who has patience gets there"
 
 
 def test_a_journal_is_read_on_between_looks_to_its_newest_event(tmp_path):

@@ -13,7 +13,8 @@ from controller.durability.fingerprint import fingerprint
 from controller.durability.image.freezer import Freezer
 from controller.durability.recording import Recording
 from controller.durability.replay import CoreFailed, turns
-from controller.view.past.replayed_core import BYTES_AN_EVENT, ReplayedCore
+from controller.view.past import replayed_core
+from controller.view.past.replayed_core import BYTES_AN_EVENT, ReplayedCore, StillReading
 from tests.support.recorded_run import record
 from tests.support.shown_run import shorten
 
@@ -53,6 +54,25 @@ def test_the_state_at_random_events_is_that_of_one_pass(recording, truth):
     for number in [dice.randint(1, recording.last) for _ in range(40)]:
         assert replayed.at(number).number == number
         assert digest(replayed.image()) == truth[number], f"event {number}"
+
+
+@pytest.mark.parametrize("search", ["decision_after", "decision_before"])
+def test_a_search_that_is_cut_short_goes_on_where_it_was(recording, search, monkeypatch):
+    monkeypatch.setattr(replayed_core, "NEAR", 1)
+    plain, hurried = (getattr(ReplayedCore(recording), search) for _ in range(2))
+    most = 0
+    for number in range(1, recording.last, 7):
+        asked, reached = 0, []
+        while True:
+            try:
+                found = hurried(number, lambda: True)
+                break
+            except StillReading as way:
+                asked, reached = asked + 1, [*reached, way.number]
+        assert found.number == plain(number).number
+        assert reached == sorted(set(reached), reverse=search == "decision_before")
+        most = max(most, asked)
+    assert most > 2, "some lie far"
 
 
 def test_it_steps_back_as_well_as_forward(recording, truth):
