@@ -133,6 +133,18 @@ def test_every_page_says_that_the_view_is_gone_and_keeps_what_is_written_there(b
         page.close()
 
 
+@pytest.mark.parametrize("name", ["Ledger", "Metrics", "Compare", "What if"])
+def test_a_page_whose_view_has_another_token_by_now_says_what_to_do(browser, link, name):
+    base, token = link
+    with browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(f"{base}?token={token}")
+        wait_for(tab, "4 of 4")
+        context.clear_cookies()
+        open_tab(tab, name)
+        tab.locator("#trouble", has_text="Open the link with its token").wait_for()
+
+
 def test_an_answer_that_comes_late_takes_nobody_away_from_where_they_went(page):
     held = []
     page.route("**/moment?step=*", lambda route: held.append(route))

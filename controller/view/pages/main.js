@@ -23,8 +23,12 @@ const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
 const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null };
 
-/** As fetch, of a page that the view counts; throws Unanswered. */
-const fetchHere = (address, options = {}) => fetch(address, { ...options, headers: { ...options.headers, "x-staleflow-page": NAME } }).catch(() => { throw new reading.Unanswered(); });
+/** As fetch, of a page that the view counts; throws Unanswered, and the view's words to who has no token (any more). */
+async function fetchHere(address, options = {}) {
+  const answer = await fetch(address, { ...options, headers: { ...options.headers, "x-staleflow-page": NAME } }).catch(() => { throw new reading.Unanswered(); });
+  if (answer.status === 401) throw new Error(await answer.text());
+  return answer;
+}
 
 /** What the server says at an address of this run; throws its sentence if it refuses, and Reading unless `isPatient`, or `isPatient()`. */
 async function ask(path, words = {}, options = {}) {
