@@ -145,6 +145,40 @@ def test_a_page_whose_view_has_another_token_by_now_says_what_to_do(browser, lin
         tab.locator("#trouble", has_text="Open the link with its token").wait_for()
 
 
+NOTES_CHARTS = """
+window.charts = new Set();
+let real;
+Object.defineProperty(window, "uPlot", {
+  get: () => real,
+  set: (made) => {
+    real = new Proxy(made, { construct(target, words) {
+      const chart = new target(...words);
+      window.charts.add(chart);
+      (chart.hooks.destroy ??= []).push(() => window.charts.delete(chart));
+      return chart;
+    } });
+  },
+});
+"""
+
+
+@pytest.mark.parametrize("name", ["Metrics", "Compare"])
+def test_no_chart_is_kept_that_no_page_shows(browser, link, name):
+    base, token = link
+    tab = browser.new_page(color_scheme="light")
+    tab.add_init_script(NOTES_CHARTS)
+    tab.goto(f"{base}?token={token}")
+    open_tab(tab, name)
+    tab.locator(".uplot").nth(2).wait_for()
+    made = tab.evaluate("[...window.charts].length")
+    tab.emulate_media(color_scheme="dark")  # each is drawn again
+    tab.wait_for_function("() => window.charts.size === document.querySelectorAll('.uplot').length")
+    assert made > 2
+    open_tab(tab, "Now")
+    tab.wait_for_function("() => window.charts.size === 0")
+    tab.close()
+
+
 def test_an_answer_that_comes_late_takes_nobody_away_from_where_they_went(page):
     held = []
     page.route("**/moment?step=*", lambda route: held.append(route))

@@ -76,7 +76,9 @@ function flattened(tree, prefix = "") {
 
 function placed(key, axis, columns, remove) {
   const place = make("div", { class: "plot" }, make("h3", {}, key, make("button", { title: `leave ${key} out`, "aria-label": `leave ${key} out`, onclick: remove }, "×")));
-  const watcher = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) { watcher.disconnect(); painted(place, () => plot(place, key, axis, columns)); } });
+  let chart = null;
+  const paint = () => { chart?.destroy(); chart = plot(place, key, axis, columns); };
+  const watcher = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) { watcher.disconnect(); painted(place, paint, () => chart?.destroy()); } });
   watcher.observe(place);
   return place;
 }
@@ -86,9 +88,8 @@ function plot(place, key, axis, columns) {
   const points = [...new Set(there.flatMap((one) => one.x.filter((value) => value !== null)))].sort((a, b) => a - b);
   const aligned = there.map((one) => { const by = new Map(one.x.map((value, at) => [value, one.y[at]])); return points.map((value) => by.get(value) ?? undefined); });
   const [dim, line] = ["--dim", "--line"].map((name) => colour(name, place));
-  place.querySelector(".uplot")?.remove();
   const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: ticks };
-  new uPlot({
+  return new uPlot({
     width: Math.max(260, place.clientWidth), height: 190, legend: { show: false },
     scales: { x: { time: false, range: padded(0) }, y: { range: padded(0.1) } }, axes: [{ ...axes }, { ...axes, size: room }],
     series: [{}, ...there.map((one) => ({ stroke: colour(`--v${one.number % 6}`, place), width: 1.5, spanGaps: true, dash: one.number >= 6 ? [4, 3] : undefined, points: { show: points.length < 30 } }))],

@@ -63,8 +63,8 @@ export const versionName = (version) => (version < 0 ? "–" : `v${version}`);
 
 export const versionClass = (version) => `v${((version % 6) + 6) % 6}`;
 
-/** Call `paint` when the place has a width, and again when that or the theme changes, until the place is gone. */
-export function painted(place, paint) {
+/** Call `paint` when the place has a width, and again when that or the theme changes, until the place is gone; then `onGone`. */
+export function painted(place, paint, onGone = () => {}) {
   const theme = matchMedia("(prefers-color-scheme: dark)");
   let wide = 0;
   const onTheme = () => { if (place.isConnected) paint(); };
@@ -72,6 +72,7 @@ export function painted(place, paint) {
     if (!place.isConnected) {
       watcher.disconnect();
       theme.removeEventListener("change", onTheme);
+      onGone();
     } else if (place.clientWidth !== wide) { // a height changes with what is painted
       if (!wide) theme.addEventListener("change", onTheme);
       wide = place.clientWidth;

@@ -82,12 +82,12 @@ function placed(key, columns, axis, how) {
   }
   const under = make("output", {});
   const place = make("div", { class: "plot" }, make("h3", {}, key, under));
-  const told = { columns, how, redraw: null };
+  const told = { columns, how, chart: null, redraw: null };
   standing.curves.set(name, { place, told });
   const watcher = new IntersectionObserver((seen) => {
     if (!seen.some((one) => one.isIntersecting)) return;
     watcher.disconnect();
-    painted(place, () => plot(place, under, key, axis, told));
+    painted(place, () => plot(place, under, key, axis, told), () => told.chart?.destroy()); // uPlot keeps each chart that nobody destroys
   });
   watcher.observe(place);
   return place;
@@ -105,7 +105,7 @@ function smoothed(values, over) {
 function plot(place, under, key, axis, told) {
   const { isLog } = told.how;
   const [accent, dim, line, other] = ["--accent", "--dim", "--line", "--v1"].map((name) => colour(name, place));
-  place.querySelector(".uplot")?.remove();
+  told.chart?.destroy();
   const drawn = (values) => (isLog ? values.map((one) => (one > 0 ? one : null)) : values);
   const data = () => [told.columns[axis], drawn(smoothed(told.columns[key], told.how.smooth)), ...(told.how.laid ? [drawn(told.how.laid)] : [])];
   const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: ticks };
@@ -114,7 +114,7 @@ function plot(place, under, key, axis, told) {
     under.textContent = at === null || at === undefined ? short(values.findLast((one) => one !== null)) + (laid ? ", ● held out" : "")
       : `${short(self.data[0][at])}: ${short(values[at])}${held === null ? "" : `, held out ${short(held)}`}`;
   };
-  const chart = new uPlot({
+  const chart = told.chart = new uPlot({
     width: Math.max(260, place.clientWidth), height: 170, legend: { show: false },
     scales: { x: { time: false, range: padded(0) }, y: isLog ? { distr: 3, range: decades } : { range: padded(0.1) } }, axes: [{ ...axes }, { ...axes, size: room }],
     series: [{}, { stroke: accent, width: 1.5, points: { show: (self) => self.data[0].length < 30 } }, ...(told.how.laid ? [{ stroke: other, width: 0, points: { show: true, size: 7, fill: other } }] : [])],
