@@ -330,13 +330,16 @@ class Recording:
     def events_with(self, *parts: bytes, after: int) -> Iterator[Recorded]:
         """Events after `after`, in order, whose record holds one of these byte strings; no fingerprints."""
         has_one = " OR ".join(["instr(event, ?)"] * len(parts))
-        with self._open() as db:
-            query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ? AND ({has_one})"
-            rows = db.execute(f"{query} ORDER BY seq", (after, self.last, *parts)).fetchall()
-        for number, now, data, checksum, is_joined in rows:
-            if number not in self.skipped:
-                event = decode_record(self.path, number, now, data, checksum, is_joined)
-                yield Recorded(number, now, event, None, bool(is_joined))
+        query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ? AND ({has_one}) ORDER BY seq LIMIT ?"
+        while after < self.last:
+            self._on_progress(after, self.last)
+            with self._open() as db:  # a short part may be in nearly all records, which no memory holds
+                rows = db.execute(query, (after, self.last, *parts, AT_ONCE)).fetchall()
+            for number, now, data, checksum, is_joined in rows:
+                if number not in self.skipped:
+                    event = decode_record(self.path, number, now, data, checksum, is_joined)
+                    yield Recorded(number, now, event, None, bool(is_joined))
+            after = rows[-1][0] if len(rows) == AT_ONCE else self.last
 
     def newest(self, kind: type[Event]) -> Recorded | None:
         """The newest event of this kind; None if none is kept."""

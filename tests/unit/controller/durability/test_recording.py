@@ -12,6 +12,7 @@ import pytest
 
 from controller.config.models import Config
 from controller.core.events import Started
+from controller.durability import recording as recording_module
 from controller.durability.fingerprint import NOTHING
 from controller.durability.recording import Recording
 from controller.durability.release import release
@@ -186,6 +187,18 @@ def test_a_look_takes_no_longer_in_a_longer_run(tmp_path, monkeypatch):
     db.close()
     assert Recording(tmp_path).last == 100 * last
     assert effort(tmp_path, monkeypatch) <= before + 5
+
+
+def test_events_that_hold_some_bytes_are_read_part_by_part_and_it_is_told_how_far(tmp_path, monkeypatch):
+    record(tmp_path / "run", Config.model_validate({"run": {"steps": 2}}))
+    told = []
+    recording = Recording(tmp_path / "run", on_progress=lambda number, last: told.append(number))
+    whole = [*recording.events_with(b"\x01", after=0)]
+    assert told == [0]
+    monkeypatch.setattr(recording_module, "AT_ONCE", 7)
+    assert [*recording.events_with(b"\x01", after=0)] == whole
+    assert told[1:] == [0, *(one.number for one in whole[6::7])]
+    assert 7 < len(whole) < recording.last
 
 
 def test_the_event_of_a_second_is_the_last_up_to_it(tmp_path):
