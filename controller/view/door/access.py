@@ -49,6 +49,7 @@ class Access:
         self.cookie = f"staleflow_{port}"  # cookies do not tell ports apart
         shown = f"[{host}]" if ":" in host else host
         names = {shown, "127.0.0.1", "localhost", "[::1]"}
+        self._name, self._tunnel = f"{shown}:{port}", f"ssh -L {port}:{shown}:{port} USER@THIS_MACHINE"
         self.hosts = frozenset(f"{name}:{port}" for name in names)
         self.origins = frozenset(f"http://{name}" for name in self.hosts)
 
@@ -56,7 +57,8 @@ class Access:
         """Why a request is refused; None if it may be answered."""
         host = asked.headers.get("host", "")
         if host not in self.hosts:
-            return Denied(403, f"This is {sorted(self.hosts)[0]}, and not {host[:80]!r}.")
+            told = f"This is {self._name}, and not {host[:80]!r}."
+            return Denied(403, f"{told} Through a tunnel, have its port on both sides: {self._tunnel}.")
         if not self._has_token(asked):
             return Denied(401, "Open the link with its token, which the view has printed when it began.")
         if asked.method in ("GET", "HEAD"):

@@ -36,6 +36,14 @@ def test_who_has_no_token_or_another_host_is_not_answered(headers, query, expect
     assert status(query=query, headers=headers) == expected
 
 
+def test_who_comes_through_a_tunnel_from_another_port_is_told_what_to_do():
+    denied = ACCESS.objection(Asked("GET", "token=secret", {"host": "localhost:9000"}))
+    assert denied.reason == (
+        "This is 127.0.0.1:8470, and not 'localhost:9000'. Through a tunnel, have its port on both sides: "
+        "ssh -L 8470:127.0.0.1:8470 USER@THIS_MACHINE."
+    )
+
+
 @pytest.mark.parametrize(
     "other",
     [
