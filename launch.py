@@ -23,8 +23,9 @@ def main() -> None:
     if here not in sys.path:  # PYTHONSAFEPATH=1 leaves it out
         sys.path.insert(0, here)
     import install
-    from install.standard_output import told_if_refused
+    from install.standard_output import open_closed_streams, told_if_refused
 
+    open_closed_streams()
     with told_if_refused():
         install.ensure(sys.argv[1:])
         from controller.cli.main import main as command_line

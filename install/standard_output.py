@@ -1,4 +1,4 @@
-"""Ends a command with a message, not a traceback, if its output cannot be written.
+"""Ends a command with a message, not a traceback, if its output cannot be written; opens closed streams.
 
 Invariants: standard library only; errors that standard output did not raise are left alone; a closed pipe is
 no error: its reader needs no more output.
@@ -9,6 +9,21 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import TextIO
+
+STREAMS = ("stdin", "r"), ("stdout", "w"), ("stderr", "w")
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null in place of standard streams that were closed (`<&-`, `>&-`), for child processes too.
+
+    Else a socket would take the place, and libuv ends the process that closes one there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, (name, mode) in enumerate(STREAMS):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 @contextlib.contextmanager

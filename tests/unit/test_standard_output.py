@@ -1,4 +1,4 @@
-"""A command whose output cannot be written ends in words, with exit code 1."""
+"""A command whose output cannot be written ends in words, with exit code 1; closed streams are opened."""
 
 import os
 import subprocess
@@ -24,6 +24,16 @@ with told_if_refused():
         print("step 1", flush=True)
     drop_unwritten(sys.stdout)
 sys.exit(7)
+"""
+
+CLOSED = """
+import socket, subprocess, sys
+from install.standard_output import open_closed_streams
+open_closed_streams()
+print("dropped", flush=True)
+place = socket.socket().fileno()
+child = subprocess.run([sys.executable, "-c", "import os; [os.fstat(number) for number in (0, 1, 2)]"])
+sys.exit(place if place < 3 else 10 + child.returncode)
 """
 
 
@@ -67,3 +77,17 @@ def test_a_run_ends_as_it_ended_though_nothing_that_it_said_was_written(bufferin
     with FULL.open("w") as full:
         done = ended("-c", OF_A_RUN, stdout=full, buffering=buffering)
     assert (done.returncode, done.stderr) == (7, "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_socket_takes_the_place_of_a_closed_stream(closed):
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", CLOSED], cwd=ROOT)
+    assert done.returncode == 10
+
+
+def test_a_command_may_have_no_input(tmp_path):
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "launch.py", "init", tmp_path / "new"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"STALEFLOW_NO_INSTALL": "1"}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
