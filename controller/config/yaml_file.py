@@ -94,11 +94,18 @@ def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     as_written, loader = _Loader(text), _Loader(text)
     try:
         found = loader.get_single_node()
-        value = None if found is None else loader.construct_document(found)
+        value = None if found is None else _apart(loader.construct_document(found))
         return value, as_written.get_single_node()  # construction writes out what `<<` stands for
     finally:
         as_written.dispose()
         loader.dispose()
+
+
+def _apart(value: Any) -> Any:
+    """The value with a copy in place of each alias, so that an override changes one place alone."""
+    if isinstance(value, dict):
+        return {key: _apart(inner) for key, inner in value.items()}
+    return [_apart(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _measure(text: str) -> None:

@@ -59,6 +59,13 @@ def test_aliases_that_say_little_are_as_good_as_written_out(tmp_path):
     assert config.data.columns == {"prompt": "question"}
 
 
+def test_an_override_changes_one_of_the_places_that_share_an_anchor(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("evaluation: {sampling: &s {temperature: 1.0}}\nrollout: {sampling: *s}")
+    config = load_config(str(file), ["rollout.sampling.temperature=0.5"])
+    assert (config.rollout.sampling.temperature, config.evaluation.sampling.temperature) == (0.5, 1.0)
+
+
 NUMBERS = {
     "010": 10, "-007": -7, "08": 8, "0": 0, "+5": 5, "1_000": 1000, "0x10": 16, "-0xff": -255, "0b11": 3,
     "0.10": 0.1, "5.": 5.0, ".5": 0.5, "-.5": -0.5, "1e-5": 1e-5, "1E+5": 1e5,
