@@ -236,11 +236,12 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
         return [f"{override!r} on the command line: expected key.path=value, for example run.steps=20."]
     quoted = quoted_for_a_shell(dotted, text) if _is_text_key(dotted) else ""
     try:
-        value, _ = read_yaml(text)
+        value, node = read_yaml(text)
     except yaml.YAMLError as error:
         what = f"its value is not YAML ({' '.join(str(error).split())})."
         return [f"{override!r} on the command line: {quoted or what}"]
-    if quoted and isinstance(value, dict | list):
+    is_plain = isinstance(value, str) and not getattr(node, "style", None)
+    if quoted and (isinstance(value, dict | list) or (is_plain and value != text.strip())):  # ` #`: a comment
         return [f"{override!r} on the command line: {quoted}"]
     if dotted[0] in "+~":
         plain = override.lstrip("+~")

@@ -101,7 +101,10 @@ SOURCES = """data:
 """
 
 
-@pytest.mark.parametrize("text", ["{question}", "{question", "[a] {b}", "{q} it's", '{q}: "1"'])
+@pytest.mark.parametrize(
+    "text",
+    ["{question}", "{question", "[a] {b}", "{q} it's", '{q}: "1"', "Answer after ####", "&a b", "one\ntwo"],
+)
 @pytest.mark.parametrize("key", ["data.prompt", "evaluation.data.held.prompt"])
 def test_a_text_that_yaml_takes_for_something_else_is_shown_in_quotes(tmp_path, key, text):
     told = problems(tmp_path, "evaluation: {data: {held: {path: x}}}", f"{key}={text}")
