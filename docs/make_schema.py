@@ -15,9 +15,9 @@ sys.path.insert(0, str(ROOT))
 
 from pydantic import BaseModel  # noqa: E402
 
-from controller.config.load import WORDS  # noqa: E402
 from controller.config.models import Config, Section  # noqa: E402
 from controller.config.pluggable import BUILT_IN  # noqa: E402
+from controller.config.yaml_file import WORDS  # noqa: E402
 from protocol.rewards.kinds import KINDS  # noqa: E402
 
 FILE = "configuration.schema.json"

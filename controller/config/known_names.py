@@ -149,11 +149,12 @@ def _below(model: type[BaseModel], part: str) -> Iterator[type[BaseModel]]:
     if part.isdigit():
         yield model
     elif part in model.model_fields:
-        yield from _models_in(model.model_fields[part].annotation)
+        yield from models_in(model.model_fields[part].annotation)
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models of a field: of its value, of an entry of its list or mapping, or several to choose from."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
-        yield from _models_in(inner)
+        yield from models_in(inner)

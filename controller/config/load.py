@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -22,7 +22,7 @@ from controller.config.models import Config, Section
 from controller.config.places import with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
 from controller.config.rules import cross_field_problems
-from controller.config.yaml_file import MAX_CHARACTERS, quoted_for_a_shell, read_yaml
+from controller.config.yaml_file import MAX_CHARACTERS, quoted_for_a_shell, read_words, read_yaml
 from protocol.errors import ConfigError
 from protocol.rewards.kinds import KINDS
 from strategies.cost_model import COST_MODELS, load_coefficients
@@ -35,7 +35,6 @@ IN_WORDS = {
     "a valid string": 'a text (an empty one is "")',
 }
 """Pydantic's words for the type of a field -> words for a user of YAML."""
-WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -153,7 +152,7 @@ def _validated(
     name: str,
     written: Mapping[str, str] | None = None,
 ) -> Config:
-    _read_words(Config, tree)
+    read_words(Config, tree)
     config, bad_fields = None, set[str]()
     for _ in range(2):  # again without refused fields, to check cross-field rules too
         try:
@@ -384,15 +383,3 @@ def _translated(section: str, value: Any, known: Sequence[str]) -> str:
             found[leaf] = ours
     shown = [f"`{leaf}` is `{ours}` here" for leaf, ours in list(found.items())[:MOST_SHOWN]]
     return ", ".join(shown) + "." if shown else ""
-
-
-def _read_words(model: type[BaseModel], tree: Any) -> None:
-    """Turn `yes`, `no`, `on` and `off` into booleans in boolean fields; elsewhere they stay texts."""
-    for name, field in model.model_fields.items() if isinstance(tree, dict) else ():
-        kind, value = field.annotation, tree.get(name)
-        if isinstance(kind, type) and issubclass(kind, Section):
-            _read_words(kind, value)
-        elif isinstance(value, str) and bool in (kind, *get_args(kind)):
-            tree[name] = WORDS.get(value.lower(), value)
-        elif isinstance(value, dict) and any(bool in get_args(inner) for inner in get_args(kind)):
-            tree[name] = {k: WORDS.get(v.lower(), v) if isinstance(v, str) else v for k, v in value.items()}

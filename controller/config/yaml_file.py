@@ -6,11 +6,13 @@ itself; no tag makes an object; refused text raises yaml.YAMLError, with the lin
 
 import re
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel
 
+from controller.config.known_names import models_in
 from protocol.plain_text import has_half_characters
 
 MAX_CHARACTERS = 1 << 18
@@ -34,6 +36,9 @@ RESOLVED = {
 YAML 1.1 takes `yes` and `on` for booleans, `48:00:00` for a number of base 60, `010` for one of base 8, and
 `1e-6` for a text.
 """
+
+WORDS = {"yes": True, "on": True, "no": False, "off": False}
+OPTIONS = dict[str, bool | int | float | str]  # a field of which no single key is known
 
 
 class _Loader(yaml.SafeLoader):
@@ -99,6 +104,31 @@ def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     finally:
         as_written.dispose()
         loader.dispose()
+
+
+def read_words(model: type[BaseModel], tree: Any) -> None:
+    """Turn `yes`, `no`, `on` and `off` into booleans in boolean fields; elsewhere they stay texts."""
+    for name, field in model.model_fields.items() if isinstance(tree, dict) else ():
+        kind, value = field.annotation, tree.get(name)
+        if isinstance(value, str) and bool in (kind, *get_args(kind)):
+            tree[name] = WORDS.get(value.lower(), value)
+        elif isinstance(value, dict) and kind == OPTIONS:
+            tree[name] = {k: WORDS.get(v.lower(), v) if isinstance(v, str) else v for k, v in value.items()}
+        for section, inside in _sections(kind, value):
+            read_words(section, inside)
+
+
+def _sections(kind: Any, value: Any) -> Iterator[tuple[type[BaseModel], Any]]:
+    """Sections in the value of a field, each with its model; of several models that of the same `kind`."""
+    is_named = get_origin(kind) is dict and isinstance(value, dict)
+    entries = value.values() if is_named else value if isinstance(value, list) else [value]
+    models = [*models_in(kind)]
+    for entry in entries if models else ():
+        for one in models:
+            if len(models) == 1 or (
+                isinstance(entry, dict) and one.model_fields["kind"].default == entry.get("kind")
+            ):
+                yield one, entry
 
 
 def _apart(value: Any) -> Any:

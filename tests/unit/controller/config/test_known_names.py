@@ -118,6 +118,18 @@ def test_words_are_words_and_booleans_are_booleans(tmp_path):
     assert config.trainer.loss == "no"
 
 
+def test_so_are_they_in_sources_held_out_sets_and_rewards(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "data: {sources: [{path: a, is_chat: yes, where: {kind: [no]}}]}\n"
+        "evaluation: {data: {test: {path: b, is_chat: on}}}\n"
+        "reward: {rewards: [{function: 'm:f', when: {kind: off}}, {kind: exact, ignore_case: yes}]}\n"
+    )
+    config = load_config(str(tmp_path / "run.yaml"))
+    (source,), (function, exact) = config.data.sources, config.reward.rewards
+    assert source.is_chat is config.evaluation.data["test"].is_chat is exact.ignore_case is True
+    assert (source.where, function.when) == ({"kind": ["no"]}, {"kind": "off"})
+
+
 def test_a_word_is_no_boolean_where_nobody_would_read_it_as_one(tmp_path):
     assert "data.shuffle (line 1): 'maybe' is refused; expected a valid boolean" in problems(
         tmp_path, "data: {shuffle: maybe}"
