@@ -349,14 +349,14 @@ def _check_evaluation(config: Config) -> Findings:
     for one in evaluation.data.values():
         counts.append(_prompt_count(one))
     every, steps = evaluation.every_steps, config.run.steps
-    versions = {*range(every, steps + 1, every), *[0] * evaluation.at_start, *[steps] * evaluation.at_end}
+    times = steps // every + evaluation.at_start + (evaluation.at_end and steps % every > 0)
     known, each = sum(count or 0 for count in counts), evaluation.samples
     words = f"{'at least ' * (None in counts)}{known} held-out prompts x {each} samples = {known * each}"
     training = steps * config.trainer.batch_groups * config.rollout.group_size
-    share = len(versions) * known * each / training
+    share = times * known * each / training
     yield Finding(
         "note", "evaluation.every_steps",
-        f"{words} responses each time, {len(versions)} times; all together {share:.1%} of the {training} "
+        f"{words} responses each time, {times} times; all together {share:.1%} of the {training} "
         "responses that are trained.",
     )  # fmt: skip
 

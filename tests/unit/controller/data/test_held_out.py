@@ -1,6 +1,7 @@
 """Held-out sets: read whole, in order, and refused by name."""
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -111,3 +112,14 @@ def test_check_counts_held_out_rows_and_not_lines(tmp_path, format):
         file.write_text("".join(f"{json.dumps(row)}\n\n" for row in rows))
     found = {one.field: one.text for one in check(settings({"test": {"path": str(file)}}))}
     assert found["evaluation.every_steps"].startswith("3 held-out prompts x 1 samples = 3 responses")
+
+
+def test_check_takes_no_memory_for_the_evaluations_of_an_endless_run(file):
+    config = settings({"a": {"path": file, "columns": {"prompt": "question"}}}, every_steps=3)
+    endless = config.model_copy(update={"run": config.run.model_copy(update={"steps": 1_000_000})})
+    tracemalloc.start()
+    found = {finding.field: finding.text for finding in check(endless)}
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "333335 times" in found["evaluation.every_steps"]  # of them the first and the last version
+    assert most_bytes < 10_000_000
