@@ -15,6 +15,7 @@ from controller.cli import needs
 from controller.cli.command_line import Overrides
 from controller.cli.planning import from_run, gpus
 from controller.cli.planning.filling import filling
+from controller.cli.planning.output import made_folder
 from controller.config.load import change_config, load_config
 from controller.config.models import Config
 from controller.simulation.assumed import in_words
@@ -122,6 +123,8 @@ def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], o
             "trainer.algorithm is sft: nothing is generated, so there is nothing to simulate. Expected an "
             "algorithm of reinforcement learning."
         )
+    if output:
+        made_folder(output)
     began = time.monotonic()
     assumed = in_words(settings)
     if (filled := filling(settings)) is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from controller.cli import needs
 from controller.cli.looking.history import ReadingProgress
+from controller.cli.planning.output import made_folder
 from controller.cli.say import say
 from controller.config.load import change_config
 from controller.config.models import Config
@@ -38,6 +39,7 @@ def plan(
     """
     if output:
         needs.require_extras("simulate", "plots", reason="-o draws a plot")
+        made_folder(output)
     began = time.monotonic()
 
     def tell(point: Point) -> None:
@@ -94,7 +96,6 @@ def in_words(fresh: Sequence[Point], best: Point, gpus: int, error: float | None
 
 def write(points: Sequence[Point], fresh: Sequence[Point], folder: Path) -> None:
     """splits.json with every point, and pareto.{svg,png}."""
-    folder.mkdir(parents=True, exist_ok=True)
     records = [
         {**point.split._asdict(), **asdict(point), "split": point.split.overrides, "is_front": point in fresh}
         for point in points
