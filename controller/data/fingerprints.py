@@ -56,6 +56,8 @@ def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
         gone, new = sorted(set(before) - set(after)), sorted(set(after) - set(before))
         parts = [f"{gone[0]} is gone" if gone else "", f"{new[0]} is new" if new else ""]
         return f"{' and '.join(filter(None, parts))}, of {len(before)} files then"
+    if len(before) == len(after) == 1:  # the file may have moved, or have another name
+        before = dict(zip(after, before.values(), strict=True))
     for path, (size, digest) in before.items():
         now_size, now_digest = after.get(path, (size, digest))
         if now_size != size:

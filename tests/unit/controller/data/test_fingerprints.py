@@ -59,6 +59,16 @@ def test_a_file_that_changed_since_the_run_began_is_refused_with_what_changed(tm
     assert ("data.sources.1 (rows)" in str(caught.value)) is is_mixed
 
 
+def test_the_only_file_of_a_folder_may_have_another_name_but_no_other_content(tmp_path):
+    path = jsonl(tmp_path / "part-0.jsonl", 50)
+    known = Sources(config(tmp_path)).fingerprints
+    path = path.rename(tmp_path / "part-1.jsonl")
+    Sources(config(tmp_path), known=known)
+    jsonl(path, 50, "q")
+    with pytest.raises(ConfigError, match=r"part-1\.jsonl has other content in the same 950 bytes"):
+        Sources(config(tmp_path), known=known)
+
+
 def test_a_large_file_is_known_by_its_ends_and_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("controller.data.fingerprints.WHOLE_BYTES", 1000)
     monkeypatch.setattr("controller.data.fingerprints.BLOCK_BYTES", 16)
