@@ -81,4 +81,6 @@ def is_text(model: type[BaseModel], path: Path) -> bool:
             models = [get_args(one)[0] for one in get_args(get_args(kind)[0])]
             fields = [one.model_fields[part] for one in models if part in one.model_fields]
             kind = fields[0].annotation if fields else str
+    if get_origin(kind) is Annotated:  # a text with limits, in a list
+        kind = get_args(kind)[0]
     return get_origin(kind) is not dict and {*(get_args(kind) or (kind,))} <= {str, type(None)}

@@ -66,11 +66,13 @@ def test_values_of_all_kinds_come_out_of_the_environment(load, monkeypatch):
         "run: {name: '${NAME:-mine}', steps: '${STEPS}'}\n"
         "trainer: {algorithm: '${ALGORITHM}', lr: '${LR:-1e-5}', "
         "lora: {rank: 8, target_modules: '${LAYERS}'}}\n"
-        "rollout: {vllm: {engine_args: {hf_token: '${TOKEN}', max_num_batched_tokens: '${STEPS}'}}}"
+        "rollout: {sampling: {stop: ['${STEPS}']}, vllm: {engine_args: {hf_token: '${TOKEN}', "
+        "max_num_batched_tokens: '${STEPS}'}}}"
     )
     assert (config.run.name, config.run.steps) == ("mine", 12)
     assert (config.trainer.algorithm, config.trainer.lr) == ("rloo", 1e-5)
     assert config.trainer.lora.target_modules == ("q_proj", "v_proj")
+    assert config.rollout.sampling.stop == ("12",)
     assert config.rollout.vllm.engine_args == {"hf_token": SECRET, "max_num_batched_tokens": 12}
 
 
