@@ -65,12 +65,15 @@ def _command_remarks(config: Config) -> Remarks:
     """Remarks on the program of `agent.command`, if this machine will run it."""
     command = config.agent.command
     if command and config.agent.workers and shutil.which(command[0]) is None:
-        yield (
-            "error",
-            "agent.command",
-            f"names the program {command[0]!r}, which this machine has not; expected a name that PATH has, "
-            "or the path of a file that may be executed. A script needs one: [python3, agent.py].",
-        )
+        yield "error", "agent.command", no_program(command[0])
+
+
+def no_program(name: str) -> str:
+    """What to do about a command whose program this machine lacks."""
+    return (
+        f"names the program {name!r}, which this machine has not; expected a name that PATH has, or the path "
+        "of a file that may be executed. A script needs one: [python3, script.py]."
+    )
 
 
 def _value(config: Config, key: str) -> str | None:

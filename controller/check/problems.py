@@ -7,6 +7,7 @@ something to consider.
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from controller.check.data import Remark, epoch_remarks, kind_of, samples
 from controller.check.lora import Shapes, adapter_problems
 from controller.check.memory import memory_findings
 from controller.check.model import model_findings
-from controller.check.plugins import plugin_remarks
+from controller.check.plugins import no_program, plugin_remarks
 from controller.check.prompts import prompt_remarks
 from controller.check.reward import reward_remarks
 from controller.check.sandbox import sandbox_remarks
+from controller.check.source import find_import_path
 from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import TRACKERS, Config
@@ -273,6 +275,10 @@ def _check_trackers(config: Config) -> Findings:
                 f"there is no tracker {name!r}; expected one of {', '.join(TRACKERS)}, or module:function or "
                 "file.py:function.",
             )  # fmt: skip
+        elif name not in TRACKERS and (problem := find_import_path(name)):
+            yield Finding("error", "logging.trackers", problem)
+    if (told := config.notify.command) and shutil.which(told[0]) is None:
+        yield Finding("error", "notify.command", no_program(told[0]))
 
 
 def _check_work(config: Config) -> Findings:

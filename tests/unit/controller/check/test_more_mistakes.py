@@ -43,6 +43,12 @@ MISTAKES = [
         "a misspelt tracker", ("logging.trackers", "'wandbb'", "tensorboard, wandb"),
         ("logging.trackers=[wandbb]",),
     ),
+    Mistake(
+        "a tracker in no file", ("logging.trackers", "no file gone.py"), ("logging.trackers=[gone.py:make]",)
+    ),
+    Mistake(
+        "a notification by no program", ("notify.command", "'gone'", "PATH"), ("notify.command=[gone, now]",)
+    ),
     Mistake("a way to resume that is none", ("run.resume", "'sometimes'"), ("run.resume=sometimes",)),
     Mistake("a name that leaves the folder of runs", ("run.name", "'../x'", "run.dir"), ("run.name=../x",)),
     Mistake("a name of two folders", ("run.name", "'a/b'", "run.dir"), ("run.name=a/b",)),
