@@ -7,6 +7,7 @@ something to consider.
 
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ from protocol.wire.security import Keyring
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 GPUS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 """Device files of the drivers of NVIDIA (also under Windows) and AMD."""
+DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|xla)(:\d+)?", re.ASCII)
+"""Devices as built-in engines and the trainer take them: `auto`, or types of torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +255,18 @@ def _check_descriptors(config: Config) -> Findings:
 
 
 def _check_devices(config: Config) -> Findings:
-    """Errors for GPUs that this machine lacks, of processes that the run starts here."""
-    is_here = {
-        "rollout.device": config.rollout.instances and not config.trainer.is_supervised,
-        "trainer.device": config.trainer.local,
-    }
-    devices = {"rollout.device": config.rollout.device, "trainer.device": config.trainer.device}
-    for field, device in devices.items():
-        if is_here[field] and device.startswith("cuda") and not any(map(Path.exists, GPUS)):
+    """Errors for devices that do not exist, or not on this machine, of processes that the run starts here."""
+    rollout, trainer = config.rollout, config.trainer
+    is_generated_here = rollout.instances and not trainer.is_supervised
+    started = [
+        ("rollout.device", rollout.device, is_generated_here, rollout.engine in ENGINES),
+        ("trainer.device", trainer.device, trainer.local, trainer.engine == "fsdp"),
+    ]
+    for field, device, is_here, is_built_in in started:
+        if is_here and is_built_in and not DEVICE.fullmatch(device):
+            text = f"is `{device}`, which is no device of torch; expected auto, cpu, cuda or cuda:N."
+            yield Finding("error", field, text)
+        elif is_here and device.startswith("cuda") and not any(map(Path.exists, GPUS)):
             yield Finding(
                 "error", field,
                 f"is `{device}`, and this machine has no GPU. Give `auto` or `cpu`; or start the worker on a "

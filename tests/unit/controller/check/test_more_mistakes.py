@@ -39,6 +39,8 @@ MISTAKES = [
     Mistake(
         "a trainer device that is not there", ("trainer.device", "has no GPU"), ("trainer.device=cuda",)
     ),
+    Mistake("a device of no such name", ("trainer.device", "`gpu`", "cuda:N"), ("trainer.device=gpu",)),
+    Mistake("a GPU by its brand", ("rollout.device", "`CUDA:0`", "cuda:N"), ("rollout.device=CUDA:0",)),
     Mistake(
         "a misspelt tracker", ("logging.trackers", "'wandbb'", "tensorboard, wandb"),
         ("logging.trackers=[wandbb]",),
