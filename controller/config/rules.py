@@ -11,7 +11,7 @@ from controller.config.agents.agent_rules import agent_problems
 from controller.config.cluster import SHAPES
 from controller.config.data_rules import data_problems
 from controller.config.devices.one_device import colocation_problems
-from controller.config.evaluation import copies_problem
+from controller.config.evaluation import copies_problem, may_never_end
 from controller.config.models import Config
 from controller.config.reward_rules import reward_problems
 from protocol.algorithms import ALGORITHMS, GROUP_BASELINES, LOSSES
@@ -339,7 +339,7 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
     if problem := copies_problem(evaluation.samples, evaluation.sampling):
         yield ("evaluation.samples", "evaluation.sampling.temperature"), problem
     for name, one in evaluation.data.items():
-        if ":" in one.path and not one.max_prompts:
+        if may_never_end(one.path) and not one.max_prompts:
             yield (
                 (f"evaluation.data.{name}.max_prompts",),
                 f"is 0, which is all, but {one.path!r} may never end; give a number.",

@@ -84,6 +84,13 @@ def test_impossible_evaluations_are_refused(data, evaluation, field):
     assert [fields[0] for fields, _ in problems] == [field]
 
 
+@pytest.mark.parametrize(
+    "path", ["reasoning_gym:chain_sum?size=20", "reasoning_gym:chain_sum", "at_12:30.jsonl"]
+)
+def test_a_set_that_ends_needs_no_number_of_prompts(path):
+    assert cross_field_problems(settings({"a": {"path": path}})) == []
+
+
 def test_check_says_what_evaluation_costs_and_refuses_a_missing_file(tmp_path, file):
     (tmp_path / "run.yaml").write_text(
         "run: {steps: 12}\ntrainer: {batch_groups: 8}\nrollout: {group_size: 4}\n"
