@@ -62,15 +62,31 @@ def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
     `is_thorough`: also open saved datasets and those of the Hub, which takes seconds.
     """
     found = [_look_at(config, section, data, is_thorough=is_thorough) for section, data in config.data.each]
+    for sample, (section, data) in zip(found, config.data.each, strict=True):
+        sample.remarks += _ignored(section, data)
     evaluation = config.evaluation
     for name, one in evaluation.data.items() if evaluation.every_steps else ():
         rows = {key: getattr(one, key) for key in RowSettings.model_fields}
         data = DataSettings().model_copy(update=rows)
         most = min(one.max_prompts or FIRST_ROWS, FIRST_ROWS)  # rows behind these are not used
         sample = _look_at(config, f"evaluation.data.{name}", data, most=most, is_thorough=is_thorough)
-        sample.remarks += _source_problems(name, one, sample.rows)
+        sample.remarks += [*_ignored(sample.section, data), *_source_problems(name, one, sample.rows)]
         found.append(sample)
     return found
+
+
+def _ignored(section: str, data: DataSettings) -> Iterator[Remark]:
+    """Notes on keys that have no effect on a source of this kind."""
+    kind = kind_of(data.path)
+    if data.subset and kind not in ("hub", "nothing"):
+        text = f"is {data.subset!r}, which has no effect: {data.path} is no name of the Hugging Face Hub."
+        yield "note", f"{section}.subset", text
+    if data.split and kind in ("function", "procedural", "taskset"):
+        yield (
+            "note",
+            f"{section}.split",
+            f"is {data.split!r}, which has no effect: {data.path} has no splits.",
+        )
 
 
 def _source_problems(name: str, one: HeldOutSettings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Remark]:

@@ -96,6 +96,15 @@ def test_a_filter_that_leaves_none_of_the_first_rows_is_no_fault(project, key):
     assert told.startswith(f"{key}.path: None of 301 rows")
 
 
+def test_keys_of_the_hub_are_said_to_have_no_effect_on_a_file_or_a_set(project):
+    rows(project, {"prompt": "p", "answer": "a"})
+    [told] = [text for text in found("note", "data.subset=main") if "subset" in text]
+    assert told.startswith("data.subset: is 'main', which has no effect: ")
+    held_out = ["evaluation.every_steps=1", "evaluation.data={x: {path: 'reasoning_gym:lcm', split: test}}"]
+    [told] = [text for text in found("note", *held_out) if "split" in text]
+    assert told == "evaluation.data.x.split: is 'test', which has no effect: reasoning_gym:lcm has no splits."
+
+
 @pytest.mark.parametrize(("unusable", "usable", "errors"), [(2, 0, 1), (300, 0, 1), (300, 1, 0)])
 def test_data_without_a_row_that_can_be_used_is_an_error(project, unusable, usable, errors):
     rows(project, *[{"prompt": None, "answer": "a"}] * unusable, *[{"prompt": "p", "answer": "a"}] * usable)
