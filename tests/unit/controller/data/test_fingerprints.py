@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,6 +129,22 @@ def test_rows_after_any_number_of_kills_are_those_of_a_run_without(tmp_path, see
             sources.take_up(state.read, known, cursors)
     assert found == straight
     assert {json.loads(row)["source"] for row in found} == {"a", "b"}
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_source_that_has_ended_is_not_read_again_after_a_kill(tmp_path, epochs):
+    paths = jsonl(tmp_path / "a.jsonl", 5, "a"), jsonl(tmp_path / "b.jsonl", 90, "b")
+    settings = config(*paths, epochs=epochs)
+    mixture, sources, found = Mixture(settings.data, 0), Sources(settings), []
+    while not sources.is_end:
+        rows, came = sources.read(8, mixture.choose(8, 0, SCHEDULES["constant"]))
+        places = mixture.on_read(len(rows), came)
+        found += rows
+        if not sources.is_end:  # else the run asks for no more
+            cursors, sources = sources.cursors, Sources(settings)
+            sources.take_up(mixture.read, dict(zip(places, rows, strict=True)), cursors)
+    assert Counter(found) == dict.fromkeys(set(found), epochs)
+    assert len(found) == 95 * epochs
 
 
 def test_cursors_ahead_of_the_journal_are_not_used(tmp_path):
