@@ -176,8 +176,8 @@ def columns_of(data: Path) -> dict[str, str]:
     Raises: ConfigError if the file is no JSONL, or has no such columns.
     """
     try:
-        with data.open() as file:
-            row = json.loads(file.readline())
+        with data.open(encoding="utf-8-sig") as file:
+            row = json.loads(next((line for line in file if line.strip()), ""))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--data {data} is no JSONL: {error}. Expected an object in each line.") from error
     if not isinstance(row, Mapping):

@@ -144,3 +144,9 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["init", str(tmp_path / "file" / "task")]) == 2
     assert "cannot be written: Not a directory. Name a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("begin", ["\ufeff", "\n \n"])
+def test_a_mark_of_utf_8_or_blank_lines_before_the_first_row_do_not_matter(tmp_path, begin):
+    (tmp_path / "rows.jsonl").write_text(f'{begin}{{"question": "q", "solution": "s"}}\n', encoding="utf-8")
+    assert columns_of(tmp_path / "rows.jsonl") == {"prompt": "question", "answer": "solution"}
