@@ -32,6 +32,7 @@ NEEDED = {
             "revoke",
             "status",
             "control",
+            "drain",
             "samples",
             "stop",
             "stacks",

@@ -147,3 +147,10 @@ def test_what_is_lacking_for_no_stated_reason_is_told_in_a_sentence(monkeypatch)
     monkeypatch.setattr(install, "BASE", ("no_such_module",))
     with pytest.raises(SystemExit, match=r"^The command needs more than there is: .* lacks no_such_module"):
         install.start_again(install.Lacking([]), ["doctor"])
+
+
+@pytest.mark.parametrize("command", ["control", "drain"])
+def test_an_order_to_a_run_elsewhere_needs_no_torch_here(command, monkeypatch):
+    monkeypatch.setattr(install, "missing", lambda extras: ["torch"] if "workers" in extras else [])
+    monkeypatch.setattr(install, "start_again", lambda lacking, arguments: pytest.fail("it would install"))
+    install.ensure([command, "RUN"])
