@@ -15,6 +15,7 @@ from controller.config.data import DataSettings, RowSettings, template_columns
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
 from controller.config.pluggable import CALLED
+from controller.config.yaml_file import WORDS
 from controller.data.formats import EXPECTED, SAVED, Format, format_of, open_table
 from controller.data.held_out import source_of
 from controller.data.prompts import PromptSource
@@ -63,20 +64,20 @@ def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
     """
     found = [_look_at(config, section, data, is_thorough=is_thorough) for section, data in config.data.each]
     for sample, (section, data) in zip(found, config.data.each, strict=True):
-        sample.remarks += _ignored(section, data)
+        sample.remarks += _key_notes(section, data)
     evaluation = config.evaluation
     for name, one in evaluation.data.items() if evaluation.every_steps else ():
         rows = {key: getattr(one, key) for key in RowSettings.model_fields}
         data = DataSettings().model_copy(update=rows)
         most = min(one.max_prompts or FIRST_ROWS, FIRST_ROWS)  # rows behind these are not used
         sample = _look_at(config, f"evaluation.data.{name}", data, most=most, is_thorough=is_thorough)
-        sample.remarks += [*_ignored(sample.section, data), *_source_problems(name, one, sample.rows)]
+        sample.remarks += [*_key_notes(sample.section, data), *_source_problems(name, one, sample.rows)]
         found.append(sample)
     return found
 
 
-def _ignored(section: str, data: DataSettings) -> Iterator[Remark]:
-    """Notes on keys that have no effect on a source of this kind."""
+def _key_notes(section: str, data: DataSettings) -> Iterator[Remark]:
+    """Notes on keys that have no effect on a source of this kind, or another one than they seem to."""
     kind = kind_of(data.path)
     if data.subset and kind not in ("hub", "nothing"):
         text = f"is {data.subset!r}, which has no effect: {data.path} is no name of the Hugging Face Hub."
@@ -87,6 +88,13 @@ def _ignored(section: str, data: DataSettings) -> Iterator[Remark]:
             f"{section}.split",
             f"is {data.split!r}, which has no effect: {data.path} has no splits.",
         )
+    for name, value in data.chat_template_kwargs.items():
+        if isinstance(value, str) and value.lower() in WORDS:
+            boolean = str(WORDS[value.lower()]).lower()
+            text = (
+                f"is the text {value!r}, and no boolean, which templates tell apart. For one write {boolean}."
+            )
+            yield "note", f"{section}.chat_template_kwargs.{name}", text
 
 
 def _source_problems(name: str, one: HeldOutSettings, rows: Sequence[Mapping[str, Any]]) -> Iterator[Remark]:

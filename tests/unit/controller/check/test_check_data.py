@@ -105,6 +105,14 @@ def test_keys_of_the_hub_are_said_to_have_no_effect_on_a_file_or_a_set(project):
     assert told == "evaluation.data.x.split: is 'test', which has no effect: reasoning_gym:lcm has no splits."
 
 
+def test_a_word_for_a_chat_template_is_said_to_be_no_boolean(project):
+    rows(project, {"prompt": "p", "answer": "a"})
+    asked = "data.chat_template_kwargs={enable_thinking: no, effort: low, other: false}"
+    [told] = [text for text in found("note", asked) if "chat_template_kwargs" in text]
+    assert told.startswith("data.chat_template_kwargs.enable_thinking: is the text 'no', and no boolean")
+    assert told.endswith("write false.")
+
+
 @pytest.mark.parametrize(("unusable", "usable", "errors"), [(2, 0, 1), (300, 0, 1), (300, 1, 0)])
 def test_data_without_a_row_that_can_be_used_is_an_error(project, unusable, usable, errors):
     rows(project, *[{"prompt": None, "answer": "a"}] * unusable, *[{"prompt": "p", "answer": "a"}] * usable)
