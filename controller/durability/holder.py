@@ -32,6 +32,14 @@ def controller_of(run: Path) -> int | None:
     return pid if is_there and (not started or started == [started_at(pid)]) else None
 
 
+def in_use(run: Path, owner: int | str) -> str:
+    """What to do about a run that another controller holds."""
+    return (
+        f"{run} is in use by the controller with pid {owner}. Wait for it, stop it, or choose another "
+        "run.name."
+    )
+
+
 def _is_there(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -17,6 +17,7 @@ from typing import Any
 from controller.config.models import Config
 from controller.core.core import Core
 from controller.durability.damage import broken, newest_checkpoint, saved_versions, way_on
+from controller.durability.holder import controller_of, in_use
 from controller.durability.recording import Recording
 from controller.durability.release import changed_files
 from controller.host.going_back import gone_back, set_checkpoints_aside
@@ -218,14 +219,16 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
 
 
 def why_refused(config: Config) -> str | None:
-    """Why the run in the directory of `config` cannot be resumed with it, as far as known without its events.
+    """Why the run in the directory of `config` is not resumed with it, as far as known without its events.
 
     None if it may be resumed, or there is no run to resume.
     """
     run = config.run
+    directory = Path(run.dir) / run.name if run.resume in ("auto", "never") else Path(run.resume)
+    if (pid := controller_of(directory)) is not None:
+        return in_use(directory, pid)
     if run.resume == "never" or run.durability == "off":
         return None
-    directory = Path(run.dir) / run.name if run.resume == "auto" else Path(run.resume)
     try:
         if (directory / "run.db").exists():
             _look_at_settings(directory, config)

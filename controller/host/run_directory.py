@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from controller.config.models import Config
 from controller.config.yaml_file import write_yaml
-from controller.durability.holder import lock_of, mark
+from controller.durability.holder import in_use, lock_of, mark
 from controller.host.log_file import log_to_file
 from protocol.errors import ConfigError, RunError
 from protocol.files import OTHERS
@@ -246,10 +246,7 @@ class RunDirectory:
         except BlockingIOError:
             self._lock.seek(0)
             owner = next(iter(self._lock.read().split()), "unknown")
-            raise ConfigError(
-                f"{self.path} is in use by the controller with pid {owner}. Wait for it, stop it, or choose "
-                "another run.name."
-            ) from None
+            raise ConfigError(in_use(self.path, owner)) from None
         self._lock.truncate(0)
         self._lock.write(mark())
         self._lock.flush()

@@ -1,6 +1,7 @@
 """What `check` says of a run that would be gone on with."""
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from controller.cli.main import main
 from controller.config.load import change_config
 from controller.config.models import Config
 from controller.controller import why_refused
+from controller.durability.holder import lock_of, mark
 from controller.host.resume import read_past
 from protocol.errors import ConfigError
 from tests.support.answered_run import AnsweredRun
@@ -69,6 +71,18 @@ def test_it_says_so_if_the_history_of_a_run_is_gone(tmp_path):
     text = refused(tmp_path, config)
     assert text is not None
     assert "holds no history, though the run has trained" in text
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_a_run_that_another_controller_holds_is_said_to_be_in_use(tmp_path, resume):
+    run = tmp_path / "run"
+    config = change_config(Config(), [f"run.dir={tmp_path}", "run.name=run", f"run.resume={resume}"])
+    assert why_refused(config) is None
+    lock_of(run).write_text(mark())
+    assert why_refused(config) == (
+        f"{run} is in use by the controller with pid {os.getpid()}. Wait for it, stop it, or choose another "
+        "run.name."
+    )
 
 
 def test_the_command_ends_with_it_and_its_exit_code(tmp_path, capsys):
