@@ -242,7 +242,8 @@ class TrainerSettings(Section):
     sampled."""
     rejection_action: Literal["mask", "drop", "clip"] = "mask"
     """Leave the unit out; leave out what contains it too (a token's response, a response's group); or scale
-    its loss back to the bound (`ratio` only)."""
+    its loss back to the bound (`ratio` only), which makes it larger below the lower bound; with a lower bound
+    of 0 it only makes it smaller."""
     rejection_metric: Literal["ratio", "k1", "k2", "k3"] = "ratio"
     """Ratio of the policies, or an estimate of KL(rollout, trained) in nats."""
     rejection_aggregate: Literal["mean", "sum", "max"] = "mean"
