@@ -6,6 +6,7 @@ Invariant: pure; a rule names the fields that it reads, their values, and values
 import re
 from collections.abc import Iterator
 from ipaddress import ip_address
+from itertools import chain
 
 from controller.config.agents.agent_rules import agent_problems
 from controller.config.cluster import SHAPES
@@ -60,8 +61,9 @@ def _batch_problems(config: Config) -> Iterator[Problem]:
     if trainer.is_supervised:
         group_size = 1  # the response that the data gives
     if trainer.batch_groups % trainer.minibatches:
-        divisors = [n for n in range(1, trainer.batch_groups + 1) if trainer.batch_groups % n == 0]
-        nearest = min(divisors, key=lambda n: abs(n - trainer.minibatches))
+        most = min(trainer.minibatches, trainer.batch_groups)
+        near = chain.from_iterable((most - far, most + far) for far in range(most))
+        nearest = next(n for n in near if trainer.batch_groups % n == 0)
         yield (
             ("trainer.minibatches", "trainer.batch_groups"),
             f"{trainer.batch_groups} groups (trainer.batch_groups) do not divide into {trainer.minibatches} "
