@@ -13,7 +13,8 @@ from typing import NamedTuple
 HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 ARGUMENTS = re.compile(r'"arguments"\s*:\s*')
-THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+THOUGHT = re.compile(r"\A\s*+(?:<think>)?(.*?)</think>", re.DOTALL)
+"""Possessive: else an answer of white space alone is searched once for each of its characters."""
 
 
 class ToolCall(NamedTuple):

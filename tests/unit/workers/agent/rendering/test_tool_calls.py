@@ -3,6 +3,7 @@
 import pytest
 
 from workers.agent.rendering.tool_calls import READERS, parse
+from workers.reward.kinds.cpu_limit import within
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,12 @@ def test_an_unclosed_call_is_one_too_and_text_without_calls_is_untouched():
     assert parse('<tool_call>{"name": "f"}', READERS["hermes"]).calls == (("f", "{}"),)
     assert parse(" two \n", READERS["hermes"]).content == " two \n"
     assert parse("<tool_call>x</tool_call>", READERS["none"]).content == "<tool_call>x</tool_call>"
+
+
+@pytest.mark.parametrize("blank", ["\n", " ", "\n\t"])
+def test_an_answer_of_white_space_alone_is_read_in_one_pass(blank):
+    text = blank * 300_000
+    parsed = within(30.0, lambda: parse(text, READERS["hermes"]))
+    assert parsed is not None, "a policy that repeats itself stops the event loop of its worker"
+    assert (parsed.content, parsed.reasoning, parsed.calls) == (text, "", ())
+    assert parse(f"{blank}<think>a</think>b", READERS["none"]).reasoning == "a"
