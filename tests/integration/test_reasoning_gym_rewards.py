@@ -10,7 +10,9 @@ pytest.importorskip("reasoning_gym", reason="pip install 'staleflow[reasoning-gy
 from protocol.rewards.kinds import ReasoningGymReward
 from protocol.settings import RewardSettings
 from workers.reward.child import ScoringFailed
+from workers.reward.kinds.cpu_limit import within
 from workers.reward.kinds.interface import Place
+from workers.reward.kinds.reasoning_gym import find_answer
 from workers.reward.mixture import RewardMixture
 
 ITEM = {
@@ -38,3 +40,16 @@ async def test_an_item_scores_by_its_data_set_wherever_it_stands_in_the_row():
             await score(answer="7", metadata={"source_dataset": "nope"})
         with pytest.raises(ScoringFailed, match="expected an item of reasoning-gym"):
             await score(answer="7")
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("<answer>6</answer> no, <answer> 7 </answer>.", "7"),
+        ("<answer>6<answer>7</answer></answer>", "6<answer>7"),
+        ("<answer>7", "<answer>7"),
+        ("<answer>" * 200_000, "<answer>" * 200_000),
+    ],
+)
+def test_the_last_tags_hold_the_answer_however_often_they_are_opened(response, answer):
+    assert within(30.0, lambda: find_answer(response)) == answer
