@@ -8,7 +8,7 @@ its exceptions and invalid results are errors that name the configuration key.
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from protocol.agents.renderers import EXTRA
@@ -84,12 +84,15 @@ class GuardedTokenizer:
 class LibraryRenderer:
     """A renderer of the library, for one tokenizer."""
 
-    def __init__(self, name: str, tokenizer: Any) -> None:
-        """Raises: ConfigError if the library, its renderer or a token of the renderer is missing."""
+    def __init__(self, name: str, tokenizer: Any, stops: Collection[int] = ()) -> None:
+        """`stops`: the tokens at which the engines stop.
+
+        Raises: ConfigError if the library, its renderer or a token of the renderer is missing.
+        """
         self._name, self._tokenizer, self._guard = name, tokenizer, GuardedTokenizer(tokenizer)
         self._theirs = make(name, self._guard)
         self._stops = frozenset(ids_of(self._call("get_stop_token_ids"), "get_stop_token_ids"))
-        self.ends = self._stops | end_tokens(tokenizer)
+        self.ends = self._stops | end_tokens(tokenizer, stops)
         """Tokens that end a turn."""
         self._structure: tuple[int, list[str]] = (-1, [])
 

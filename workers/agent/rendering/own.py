@@ -6,13 +6,13 @@ configuration key; no text is lost: what a reader leaves out is still in the tok
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 from protocol.blame import shown, what, where
 from protocol.errors import ConfigError
 from protocol.importing import load_object
-from workers.agent.rendering.renderer import Past, Renderer
+from workers.agent.rendering.renderer import Past, Renderer, TurnReader
 from workers.agent.rendering.spelling import Messages, Tools, end_tokens, text_of
 from workers.agent.rendering.tool_calls import CallReader, Parsed, ToolCall
 
@@ -24,8 +24,9 @@ MAX_ID = 2**31
 class OwnRenderer:
     """A user's renderer, made from the tokenizer by the import path of `agent.renderer`."""
 
-    def __init__(self, own: Any, tokenizer: Any) -> None:
-        self._own, self._tokenizer, self._ends = own, tokenizer, end_tokens(tokenizer)
+    def __init__(self, own: Any, tokenizer: Any, ends: frozenset[int]) -> None:
+        """`ends`: the tokens that end a turn."""
+        self._own, self._tokenizer, self._ends = own, tokenizer, ends
         self._sees_past = _takes(own.extend, "past")
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
@@ -69,14 +70,17 @@ class OwnRenderer:
                 f"{RENDERER}: `with_template_kwargs` gave {shown(other)}, which has no {lacking}; expected a "
                 "renderer."
             )
-        return type(self)(other, self._tokenizer)
+        return type(self)(other, self._tokenizer, self._ends)
 
     def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
         return called(RENDERER, getattr(self._own, name), *arguments, **named)
 
 
-def own_renderer(path: str, tokenizer: Any) -> Renderer:
-    """The renderer that the import path makes from the tokenizer. Raises: ConfigError if it lacks methods."""
+def own_renderer(path: str, tokenizer: Any, stops: Collection[int] = ()) -> Renderer:
+    """The renderer that the import path makes from the tokenizer; `stops`: the tokens at which engines stop.
+
+    Raises: ConfigError if it lacks methods.
+    """
     make = load_object(path)
     try:
         own = make(tokenizer)
@@ -90,7 +94,9 @@ def own_renderer(path: str, tokenizer: Any) -> Renderer:
             f"{RENDERER}: {path} made {shown(own)}, which has no {lacking}; expected "
             "`render(messages, tools)`, `extend(last, messages, tools)` and `parse(tokens)` (docs/agents.md)."
         )
-    return OwnRenderer(own, tokenizer)
+    if isinstance(own, TurnReader):  # it inherits from ours, and was made without the stops
+        own.end_at(stops)
+    return OwnRenderer(own, tokenizer, end_tokens(tokenizer, stops))
 
 
 def _lacks(own: Any) -> str:

@@ -8,7 +8,7 @@ the end of a turn. Equal messages give equal tokens.
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -82,6 +82,10 @@ class TurnReader:
     def __init__(self, tokenizer: Any, read_calls: CallReader) -> None:
         self._tokenizer, self._read_calls = tokenizer, read_calls
         self._ends = end_tokens(tokenizer)
+
+    def end_at(self, stops: Collection[int]) -> None:
+        """Take these tokens, too, as ends of a turn: those at which the engines stop."""
+        self._ends |= frozenset(stops)
 
     def parse(
         self,

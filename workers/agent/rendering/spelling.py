@@ -5,7 +5,7 @@ are.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workers.agent.messages import replaced, texts_of, whole_text
@@ -59,9 +59,13 @@ def special_tokens(tokenizer: Any) -> list[str]:
     return sorted(found, key=lambda token: (-len(token), token))
 
 
-def end_tokens(tokenizer: Any) -> frozenset[int]:
-    """The tokens that end a turn."""
-    return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
+def end_tokens(tokenizer: Any, stops: Collection[int] = ()) -> frozenset[int]:
+    """The tokens that end a turn: the tokenizer's, and `stops`, at which the engines stop.
+
+    In families such as Gemma and Phi the end of a turn is another token than the tokenizer's.
+    """
+    own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    return frozenset((*own, *stops))
 
 
 def text_of(tokenizer: Any, tokens: Sequence[int], ends: frozenset[int]) -> str:
