@@ -143,7 +143,9 @@ class RewardChild(KeptProcess):
         for other in self.calls.values():
             other.had_company = True
         self.calls[self._asked] = call
-        self._write(packet(pipe.SCORE, self._asked, *call.request))
+        group, row, prompt, *rest = call.request
+        whole = prompt.encode("utf-8", "surrogatepass")  # packets shorten texts
+        self._write(packet(pipe.SCORE, self._asked, group, row, whole, *rest))
         call.watch(self._limits.timeout_s, self._on_late)
 
     def _on_late(self, call: Call) -> None:

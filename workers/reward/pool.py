@@ -58,7 +58,8 @@ class RewardPool(KeptPool[RewardChild]):
         name, idle = self._reward.label, " while nothing was asked of it"
         what = PooledCode("workers.reward.process", name, "reward function", field, idle)
         super().__init__(what, environment_of(import_paths))
-        self._setup = packet(pipe.SETUP, self._reward.model_dump_json(), *astuple(place))
+        told = self._reward.model_dump_json().encode()  # bytes: packets shorten texts
+        self._setup = packet(pipe.SETUP, told, *astuple(place))
         self._count, self._concurrency = processes, concurrency
         self._limits = CallLimits(timeout_s, grace_s, limit_key, memory_mb or half_mb())
         self._out_of_cpu = out_of_cpu

@@ -59,10 +59,11 @@ class CallServer:
             await ended.wait()
             os._exit(0)  # no worker waits for the calls in progress, and they may ignore a cancellation
 
-    async def _score(self, number: int, group: int, row: bytes, text: str, *rest: Any) -> None:
+    async def _score(self, number: int, group: int, row: bytes, prompt: bytes, *rest: Any) -> None:
         self._pipe.write(BEGUN, number, self._blocked())
         try:
             columns = json.loads(row)
+            text = prompt.decode("utf-8", "surrogatepass")
             request = ScoreRequest(group, columns, columns.get("prompt", text), *rest)
             answer = SCORED, await self._scorer(request)
         except (ConfigError, Unscorable) as error:
