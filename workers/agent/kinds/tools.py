@@ -76,7 +76,7 @@ async def _play(
     except BudgetExceeded:
         pass  # earlier rewards stand; the policy has noted the limit
     said = [message for message in messages if message["role"] == "assistant"]
-    offered = {"messages": messages, "completion": said[-1]["content"] if said else "", **row}
+    offered = {**row, "messages": messages, "completion": said[-1]["content"] if said else ""}
     return await result_of(environment.get_reward, **_wanted(environment.get_reward, offered))
 
 

@@ -149,6 +149,12 @@ class Adder:
 CLOSED = []
 
 
+def test_what_is_rewarded_is_the_policy_s_answer_and_no_column_of_that_name():
+    row = {"answer": 0, "completion": "done", "messages": []}
+    assert play(Adder, "wrong", row=row)[0] == -1.0
+    assert play(Adder, "done", row=row | {"completion": "wrong"})[0] == 1.0
+
+
 def test_public_methods_are_tools_and_their_answers_go_back_to_the_policy():
     CLOSED.clear()
     calls = (("add", '{"amount": 2}'), ("add", '{"amount": 2, "times": 2}'))
