@@ -21,6 +21,7 @@ from tests.support.stub_endpoint import serving
 
 pytest.importorskip("httpx2", reason="the package httpx2 is not installed (pip install -e '.[judge]')")
 
+from workers.agent.child import Ended
 from workers.evaluate import endpoint as module
 from workers.evaluate.endpoint import Endpoint, EndpointEpisodes, EndpointResponses, _Playing
 from workers.evaluate.evaluator import _player
@@ -233,3 +234,48 @@ def test_forks_of_an_episode_at_an_endpoint_are_told_by_their_cause():
         ]
         told, forks = ask_one_after_the_other(stub, *requests)
         assert (told, forks) == (["two"] * 4, ["edited"])
+
+
+class AtDoor(Child):
+    """A process whose agent asks the endpoint itself, and returns this reward."""
+
+    asks_at_door = True
+
+    def __init__(self, reward):
+        super().__init__()
+        self.reward = reward
+
+    def begin(self, number, seed, row, door):
+        self.episodes.on_ended(number, Ended(self.reward, (), (), ""))
+
+    def count(self, number, place):
+        """Its turn is counted."""
+
+    def cancel(self, number):
+        """It is over already."""
+
+
+@pytest.mark.parametrize("reward", [1.0, None])
+def test_what_an_agent_asked_by_itself_is_not_scored_as_an_empty_answer(reward):
+    settings = WorkerSettings(
+        run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+        trainer=TrainerSettings(), rollout=RolloutSettings(), agent=AgentSettings(function="a.py:f"),
+    )  # fmt: skip
+
+    async def play():
+        child = AtDoor(reward)
+
+        async def place(is_alone):
+            return child
+
+        child.episodes = EndpointEpisodes(
+            settings, Endpoint("http://there/v1", "small", "", SamplingSettings())
+        )
+        child.episodes._pool = SimpleNamespace(answered=lambda child: None, place=place)
+        return await child.episodes.play(0, 0, {})
+
+    if reward is None:
+        with pytest.raises(Lost, match="returned no reward, and asked the endpoint itself"):
+            asyncio.run(play())
+    else:
+        assert asyncio.run(play()).reward == reward
