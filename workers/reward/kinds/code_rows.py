@@ -53,10 +53,9 @@ RowTests = Pairs | Asserts | Calls
 def read_tests(row: Mapping[str, Any], column: str = "") -> RowTests:
     """The tests of a row, in `column` or in the usual columns. Raises: Unscorable."""
     for name in [column] if column else COLUMNS:
-        value = find(row, name)
-        if value is None or value == "" or value == []:
-            continue
-        value = _parsed(value)
+        value = _parsed(find(row, name))
+        if not value or (isinstance(value, Mapping) and not any(value.values())):
+            continue  # also lists of no inputs and outputs, as code_contests has them
         tests = _read(value, row)
         if tests is not None:
             return tests

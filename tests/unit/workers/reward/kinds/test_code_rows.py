@@ -26,6 +26,14 @@ ROWS = {
         Calls("f", ((1, [2]),), ([3],)),
     ),
     "code_contests": ({"public_tests": {"input": ["1"], "output": ["2"]}}, Pairs(("1",), ("2",))),
+    "code_contests without private tests": (
+        {"private_tests": {"input": [], "output": []}, "public_tests": {"input": ["1"], "output": ["2"]}},
+        Pairs(("1",), ("2",)),
+    ),
+    "livecodebench without private tests": (
+        {"private_test_cases": "[]", "public_test_cases": json.dumps([{"input": "1", "output": "2"}])},
+        Pairs(("1",), ("2",)),
+    ),
     "lines": ({"tests": {"inputs": [["1", "2"]], "outputs": [["3"]]}}, Pairs(("1\n2",), ("3",))),
     "livecodebench": (
         {
