@@ -57,6 +57,14 @@ HONEST_ONES = {
         [True] * 4,
     ),
     "a check": (HONEST, asserts("def check(candidate):\n  assert candidate(2) == 4", entry="f"), [True]),
+    "a check of a method": (
+        f"class Solution:\n  {HONEST.replace('(x)', '(self, x)')}",
+        asserts("def check(candidate):\n  assert candidate(x = 2) == 4", entry="Solution().f"),
+        [True],
+    ),
+    "a check of a method that is not there": (
+        HONEST, asserts("def check(candidate):\n  assert candidate(2) == 4", entry="Solution().f"), [False],
+    ),
     "a check that is called": (
         HONEST, asserts("def check(g):\n  assert g(2) == 4\ncheck(f)\ncheck(f)"), [True, True],
     ),
@@ -235,7 +243,11 @@ async def test_what_tests_expect_is_nowhere_that_a_program_can_read(box):
 
 
 async def test_tests_that_are_broken_are_no_fault_of_the_program(box):
-    for tests in (asserts("assert f(1) =="), asserts("x = 1"), asserts("import not_there\nassert f(1) == 1")):
+    check = "def check(candidate):\n  assert candidate(2) == 4"
+    for tests in (
+        asserts("assert f(1) =="), asserts("x = 1"), asserts("import not_there\nassert f(1) == 1"),
+        asserts(check), asserts(check, entry="f("),
+    ):  # fmt: skip
         with pytest.raises(Unscorable):
             await verdicts(box, HONEST, tests, OPTIONS)
 

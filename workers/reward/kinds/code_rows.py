@@ -35,7 +35,7 @@ class Asserts:
     texts: tuple[str, ...]
     setup: str
     entry: str
-    """The function that the tests call `candidate`; "" if none."""
+    """The function that the tests call `candidate`, such as `f` or `Solution().f`; "" if none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,29 +162,53 @@ def _called(node):
     }
 
 
+def _names(node):
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def entered_by(entry, statements):
+    """The names in `entry`, an expression such as `f` or `Solution().f` that the tests call `candidate`.
+
+    Raises: ValueError if the tests need one and this is none.
+    """
+    needed = any("candidate" in _names(node) for node, _ in statements if not isinstance(node, FUNCTIONS))
+    try:
+        names = _names(ast.parse(entry, mode="eval")) if entry else set()
+    except SyntaxError:
+        names = set()
+    if needed and not names:
+        raise ValueError(f"They are about `candidate`, and the row's `entry_point` is {entry!r:.80}.")
+    return names
+
+
 def names_of(statements, tests, defined, entry):
     """The names that tests may use besides their own: objects of the program, and modules."""
     trees = [node for node, _ in statements]
-    loaded = {one.id for node in trees for one in ast.walk(node) if isinstance(one, ast.Name)}
-    called = set().union(*map(_called, trees), {entry})
+    entered = entered_by(entry, statements)
+    loaded = set().union(*map(_names, trees))
+    called = set().union(*map(_called, trees), entered)
     found = {}
-    for name in sorted(loaded | {entry}):
+    for name in sorted(loaded | entered):
         module = SHORT.get(name, name)
         if name not in called and (name in SHORT or name in sys.stdlib_module_names):
             try:
                 found[name] = importlib.import_module(module)
             except ImportError:
                 continue
-        elif name in defined and (name == entry or not hasattr(builtins, name)):
+        elif name in defined and (name in entered or not hasattr(builtins, name)):
             found[name] = tests.ask("name", name)
-    if entry in found:
-        found["candidate"] = found[entry]
+    if entered and entered <= found.keys():
+        found["candidate"] = eval(compile(entry, "tests", "eval"), dict(found))
     return found
 
 
 def run_statements(texts, setup, entry, say):
     """Each assertion, or function of assertions, is a test; a failing statement fails the tests after it."""
     statements = [(node, False) for node in ast.parse(setup).body] + split(texts)
+    try:
+        entered_by(entry, statements)
+    except ValueError as error:
+        return say(error=str(error))
     say(count=sum(is_test for _, is_test in statements))
     tests = Tests()
     space = {"__name__": "tests"}
