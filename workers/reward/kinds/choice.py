@@ -12,6 +12,11 @@ from workers.reward.kinds.answers import after_thinking, bare, last_box, last_li
 from workers.reward.kinds.interface import Place, Unscorable, gold_answer
 
 TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\b")
+PRONOUN = re.compile(
+    r"(?<![\w'])I (?!(?:or|and|but|because|since|for|from|with|in|on|not|over|rather|to|best)\b)"
+    r"(?:guess|always|[a-z]*[a-rt-z](?:'t)?)\b"
+)
+"""`I choose`, `I don't`, not `I is`, `I fits`: with ten options, `I` is a letter, too."""
 
 
 def make(options: ChoiceReward, place: Place) -> Callable[..., float]:
@@ -54,7 +59,7 @@ def _only_letter(text: str, letters: str) -> str | None:
         is_set_off = not rest or rest[0] in ").:,;]}*$"
         if is_set_off and (begin[1].isupper() or not behind.strip(".:")):
             return begin[1].upper()
-    standing = set(re.findall(rf"(?<![\w'])([{letters}])(?![\w'])", text))
+    standing = set(re.findall(rf"(?<![\w'])([{letters}])(?![\w'])", PRONOUN.sub(" ", text)))
     return standing.pop() if len(standing) == 1 and not _is_article(text, standing) else None
 
 

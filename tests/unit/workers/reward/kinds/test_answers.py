@@ -73,6 +73,12 @@ LETTERS = [
     ("The answer is A, because B is wrong", "A"), ("42", None), ("Answer: Bananas", None), ("Option B", "B"),
     (r"\boxed{A} or \boxed{C}", "C"), ("A/B", None), ("a", "A"),
 ]  # fmt: skip
+OF_TEN = [
+    ("I don't know.", None), ("I cannot tell which one is right", None), ("I choose B.", "B"),
+    ("So I believe the answer should be C, since I checked", "C"), ("Therefore, I guess (D)", "D"),
+    ("I", "I"), ("Option I", "I"), ("I is right", "I"), ("I fits best", "I"), ("I or B", None),
+    ("I. Because it rains", "I"), ("I think it is I.", "I"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("response", "answer"), BOXED)
@@ -102,3 +108,8 @@ def test_the_last_line_can_be_asked_for():
 @pytest.mark.parametrize(("response", "letter"), LETTERS)
 def test_a_letter_is_chosen_or_none(response, letter):
     assert chosen_letter(response, "ABCD") == letter
+
+
+@pytest.mark.parametrize(("response", "letter"), OF_TEN)
+def test_who_says_i_does_not_choose_the_letter(response, letter):
+    assert chosen_letter(response, "ABCDEFGHIJ") == letter
