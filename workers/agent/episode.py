@@ -18,7 +18,7 @@ from protocol.messages import Ask, Begin, Turn
 from protocol.messages.pieces import ForkCause
 from protocol.settings import WorkerSettings
 from workers.agent.conversations import Conversations, Placed
-from workers.agent.messages import CheckedHistory, spoken
+from workers.agent.messages import TOO_DEEP, CheckedHistory, spoken
 from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
 from workers.agent.rendering.long_texts import LongText
 from workers.agent.rendering.renderer import Renderer, message_of
@@ -256,9 +256,7 @@ class HostedEpisode:
         try:
             return self._history.check(question["chat"])
         except RecursionError:
-            raise ValueError(
-                "The messages are nested too deep. Give text, and tool calls as texts."
-            ) from None
+            raise ValueError(TOO_DEEP) from None
 
     def _place(
         self, question: Mapping[str, Any], messages: list[dict[str, Any]] | None, renderer: Renderer | None

@@ -14,6 +14,7 @@ KEPT = ("role", "name", "content", "reasoning_content", "tool_call_id")
 MAX_CHARS = 16 << 20  # of all messages together
 MAX_TAKEN = 4  # remembered requests per episode, for as many conversations that grow at once
 MAX_ARGUMENT_DEPTH = 64  # levels of JSON in the arguments of a tool call
+TOO_DEEP = "The messages are nested too deep. Give text, and tool calls as texts."
 
 
 class _Checked(NamedTuple):

@@ -14,7 +14,7 @@ from protocol.errors import ConfigError
 from protocol.settings import SamplingSettings, WorkerSettings
 from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
 from workers.agent.door.chat_request import run_fields
-from workers.agent.messages import check_answer, check_messages
+from workers.agent.messages import TOO_DEEP, check_answer, check_messages
 from workers.agent.pool import AgentPool
 from workers.evaluate.checkpoint import environment_seed, worth
 from workers.evaluate.played import Lost, Played
@@ -279,6 +279,8 @@ class EndpointEpisodes:
             answer = await self._endpoint.chat(messages, tools, most, template_kwargs=kwargs)
         except ValueError as error:
             child.refuse(number, question, "", str(error))
+        except RecursionError:
+            child.refuse(number, question, "", TOO_DEEP)
         except (Lost, ConfigError) as error:
             if not playing.ended.done():
                 playing.ended.set_exception(error)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from functools import reduce
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.stub_endpoint import serving
 pytest.importorskip("httpx2", reason="the package httpx2 is not installed (pip install -e '.[judge]')")
 
 from workers.agent.child import Ended
+from workers.agent.messages import TOO_DEEP
 from workers.evaluate import endpoint as module
 from workers.evaluate.endpoint import Endpoint, EndpointEpisodes, EndpointResponses, _Playing
 from workers.evaluate.evaluator import _player
@@ -234,6 +236,13 @@ def test_forks_of_an_episode_at_an_endpoint_are_told_by_their_cause():
         ]
         told, forks = ask_one_after_the_other(stub, *requests)
         assert (told, forks) == (["two"] * 4, ["edited"])
+
+
+def test_messages_that_are_nested_too_deep_are_refused_and_no_answer_is_waited_for():
+    nested = {"role": "user", "content": "?", "more": reduce(lambda inner, _: [inner], range(900), 0)}
+    with serving("two") as stub:
+        told, _ = ask_one_after_the_other(stub, {"chat": [nested]}, {"chat": QUESTION})
+        assert told == [("", TOO_DEEP), "two"]
 
 
 class AtDoor(Child):
