@@ -14,7 +14,7 @@ TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 COVERED_BY = """
 conformance/test_engine_scheduling.py: workers/engines/interface workers/engines/vllm/running
 integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers/agent/pool
- workers/agent/process workers/models/tokenizer
+ workers/agent/process
 integration/test_agent_door.py: workers/agent/kinds/command workers/children/program
 integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connected_verifiers.py: workers/agent/kinds/verifiers workers/agent/kinds/verifiers_policy

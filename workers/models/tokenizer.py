@@ -8,16 +8,19 @@ from protocol.errors import ConfigError
 
 
 def load_tokenizer(directory: str) -> Any:
-    """The tokenizer of a model directory. Raises: ConfigError."""
+    """The tokenizer of a model directory; it decodes tokens to the very text. Raises: ConfigError."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(directory)
+        tokenizer: Any = AutoTokenizer.from_pretrained(directory)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"The model directory {directory!r} has no tokenizer that transformers can load: {error}. "
             "Expected tokenizer.json and tokenizer_config.json; check `model.path`."
         ) from None
+    # some families (Llama 3) have it on: `return ' '.join(x)` would come out as `return''.join(x)`
+    tokenizer.clean_up_tokenization_spaces = False
+    return tokenizer
 
 
 def stop_tokens_of(directory: str, tokenizer: Any) -> frozenset[int]:
