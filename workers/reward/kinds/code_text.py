@@ -5,9 +5,10 @@ Invariant: pure, and linear in the length of the response.
 
 import math
 from decimal import Decimal, InvalidOperation
+from textwrap import dedent
 
 FENCE = "```"
-LANGUAGES = ("python", "python3", "py", "py3", "")
+LANGUAGES, NO_LANGUAGE = ("python", "python3", "py", "py3"), ("",)
 MOST_DIGITS = 64
 """Longest word that is compared as a number."""
 
@@ -15,8 +16,9 @@ MOST_DIGITS = 64
 def program_in(response: str) -> str | None:
     """The last block of Python in a chat answer, after its thinking.
 
-    The whole answer if it has no block; None if it only has blocks of other languages. A block that the end
-    of the response cuts off counts only if there is no complete one.
+    The whole answer if it has no block; None if it only has blocks of other languages. A block without a
+    language, as examples of output have it, counts only if none names Python; one that the end of the
+    response cuts off, only if there is no complete one.
     """
     answer = response.rpartition("</think>")[2]
     pieces = answer.split(FENCE)
@@ -24,18 +26,21 @@ def program_in(response: str) -> str | None:
         return answer
     blocks = pieces[1::2]
     is_cut = len(pieces) % 2 == 0  # the last one has no end
-    whole = [text for text in map(_of_python, blocks[:-1] if is_cut else blocks) if text is not None]
-    if whole:
-        return whole[-1]
-    return _of_python(blocks[-1]) if is_cut else None
+    complete = blocks[:-1] if is_cut else blocks
+    for languages in (LANGUAGES, NO_LANGUAGE):
+        whole = [text for block in complete if (text := _in_language(block, languages)) is not None]
+        if whole:
+            return whole[-1]
+    return _in_language(blocks[-1], LANGUAGES + NO_LANGUAGE) if is_cut else None
 
 
-def _of_python(block: str) -> str | None:
+def _in_language(block: str, languages: tuple[str, ...]) -> str | None:
+    """The text of a block in one of these languages, without the indentation of a list that it is in."""
     head, newline, text = block.partition("\n")
-    if not newline:
+    words = head.strip().lower().split() or NO_LANGUAGE
+    if not newline or words[0] not in languages:
         return None
-    words = head.strip().lower().split()
-    return text if not words or words[0] in LANGUAGES else None
+    return dedent(text) if text.lstrip("\n")[:1] in (" ", "\t") else text
 
 
 def is_output(found: str, expected: str, tolerance: float = 0.0) -> bool:

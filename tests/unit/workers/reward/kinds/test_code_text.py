@@ -16,6 +16,11 @@ ANSWERS = {
     "thoughts alone": ("<think>```python\nx = 0\n```</think>x = 1", "x = 1"),
     "bare": ("x = 1", "x = 1"),
     "options": ("```Python title=a\nx = 1\n```", "x = 1\n"),
+    "output behind": ("```python\nx = 1\n```\nIt prints:\n```\n1\n```", "x = 1\n"),
+    "output before": ("For\n```\n1\n```\nthat is\n```py\nx = 1\n```", "x = 1\n"),
+    "two without a language": ("```\nx = 1\n```\nBetter:\n```\nx = 2\n```", "x = 2\n"),
+    "in a list": ("1. So:\n   ```python\n   if x:\n     y = 1\n   ```", "if x:\n  y = 1\n"),
+    "in a list behind a blank line": ("- So:\n\n\t```\n\n\tx = 1\n\t```", "\nx = 1\n"),
     "inline": ("```x = 1```", None),
     "void": ("", ""),
 }
