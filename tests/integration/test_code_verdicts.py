@@ -69,6 +69,20 @@ HONEST_ONES = {
         HONEST, asserts("def check(g):\n  assert g(2) == 4\ncheck(f)\ncheck(f)"), [True, True],
     ),
     "as pytest": (HONEST, asserts("from solution import f\ndef test_it():\n  assert f(3) == 9"), [True]),
+    "behind a guard": (
+        "def f(x): return -1",
+        asserts(
+            "def test_it():\n  assert f(3) == 9\nif __name__ == '__main__':\n  test_it()\n  print('ok')",
+            "if __name__ == '__main__':\n  assert f(2) == 4",
+            "def test_z():\n  assert f(1) == -1\nif __name__ == '__main__':\n  __import__('pytest').main()",
+        ),
+        [False, False, True],
+    ),
+    "async": (
+        HONEST,
+        asserts("async def test_it():\n  assert f(3) == 9", "async def test_less():\n  assert f(3) == 8"),
+        [True, False],
+    ),
     "in place": ("def f(x): x.sort()", asserts("a = [3, 1]\nf(a)\nassert a == [1, 3]"), [True]),
     "an exception": (
         "def f(x): raise ValueError('no')",

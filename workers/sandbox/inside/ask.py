@@ -139,6 +139,7 @@ def split(texts):
     for text in texts:
         body = ast.parse(text).body
         checks = {node.name for node in body if isinstance(node, FUNCTIONS[:2]) and _asserts(node)}
+        body = [one for node in body for one in _unguarded(node, checks)]
         called = {name for node in body if not isinstance(node, FUNCTIONS) for name in _called(node)}
         uncalled = sorted(name for name in checks - called if name.startswith(("test", "check")))
         for node in body:
@@ -146,10 +147,19 @@ def split(texts):
                 _asserts(node) or not checks.isdisjoint(_called(node))
             )
             statements.append((node, is_test))
+        waited = {node.name for node in body if isinstance(node, ast.AsyncFunctionDef)}
         for name in uncalled:
-            given = "candidate" if name == "check" else ""
-            statements.append((ast.parse(f"{name}({given})").body[0], True))
+            call = f"{name}({'candidate' if name == 'check' else ''})"
+            call = f"__import__('asyncio').run({call})" if name in waited else call
+            statements.append((ast.parse(call).body[0], True))
     return statements
+
+
+def _unguarded(node, checks):
+    """The node; for `if __name__ == "__main__":`, which never holds here, its body if it has tests."""
+    if not (isinstance(node, ast.If) and "__name__" in _names(node.test)):
+        return [node]
+    return node.body if _asserts(node) or not checks.isdisjoint(_called(node)) else []
 
 
 def _asserts(node):
