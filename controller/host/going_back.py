@@ -9,7 +9,7 @@ an epoch cannot be left out.
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,8 +170,7 @@ def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
     if past.forgiven:
         store.put_fact(FORGIVEN, json.dumps(past.forgiven))
         store.keep_tokens(_known_tokens(past.core))
-        moved = set_checkpoints_aside(run, past.core.state.steps)
-        told += [f"{path} is of a version that does not count any more." for path in moved]
+        set_late_aside(run, past.core.state.steps, tell=told.append)
     return told
 
 
@@ -193,12 +192,33 @@ def _known_tokens(core: Core) -> Known:
     return known
 
 
+def set_late_aside(run: Path, steps: int, *, tell: Callable[[str], None]) -> None:
+    """Rename checkpoints of versions that the run has not made, and `tell` of each.
+
+    Call it before a trainer looks for a checkpoint: one that outlived its controller may have finished such
+    a checkpoint since the run was resumed. Raises: RunError if the disk refuses.
+    """
+    for path in set_checkpoints_aside(run, steps):
+        tell(f"{path} is of a version that does not count any more.")
+
+
 def set_checkpoints_aside(run: Path, steps: int) -> list[Path]:
-    """Rename checkpoints of versions after `steps`, so that no trainer finds them."""
+    """Rename checkpoints of versions after `steps`, so that no trainer finds them.
+
+    Raises: RunError if the disk refuses.
+    """
     moved = []
     for path in sorted(run.glob("checkpoints/step_*")):
         number = path.name.removeprefix("step_")
         if number.isdecimal() and int(number) > steps:
             aside = path.with_name(f"{ASIDE}{path.name}")
-            moved.append(path.rename(numbered(aside) if aside.exists() else aside))
+            aside = numbered(aside) if aside.exists() else aside
+            try:
+                moved.append(path.rename(aside))
+            except OSError as error:
+                raise RunError(
+                    f"{path} cannot be renamed to {aside.name}: {error.strerror}. It is of a version that "
+                    f"does not count any more, as the run has made {steps} train steps, and a trainer would "
+                    "load it later. Move it out of the folder, and give the same command."
+                ) from error
     return moved

@@ -34,7 +34,7 @@ from controller.durability.release import facts_of, own_files
 from controller.durability.store import Store
 from controller.host.collector import rare_collections
 from controller.host.daemon_thread import in_daemon_thread
-from controller.host.going_back import leave_word, write_way_back
+from controller.host.going_back import leave_word, set_late_aside, write_way_back
 from controller.host.health.own_health import OwnHealth
 from controller.host.initial_model import InitialModel
 from controller.host.prompt_reader import PromptReader
@@ -152,12 +152,11 @@ class Shell:
         self._local_key = self.directory.publish_key(keys.local) if keys else None
 
     def _begin_core(self) -> None:
-        run_dir = str(self.directory.path)
-        strategies = load_strategies(self._written)
-        core = Core(self._written, strategies, run_dir=run_dir, import_paths=self._import_paths)
+        run_dir, paths = str(self.directory.path), self._import_paths
+        core = Core(self._written, load_strategies(self._written), run_dir=run_dir, import_paths=paths)
         self._stepper = Stepper(self._store, core, on_skip=self._warn)
         with self._store.transaction():
-            facts = facts_of(self._written, run_dir=run_dir, import_paths=self._import_paths)
+            facts = facts_of(self._written, run_dir=run_dir, import_paths=paths)
             for name, value in {**facts, "data": self._prompts.fingerprints}.items():
                 self._store.put_fact(name, value)
 
@@ -275,7 +274,6 @@ class Shell:
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         deadline = self.core.next_deadline()
         if deadline is not None and not self._over.is_set():
             delay_s = max(0.0, deadline - now) + 0.001  # loops round to ms; a Tick must not come early
@@ -395,6 +393,8 @@ class Shell:
 
     def _with_secrets(self, message: Welcome, role: Role | None) -> Welcome:
         """What the core does not know, and workers of this role need."""
+        if role == "trainer":  # one from outside may just have written what the run does not know any more
+            set_late_aside(self.directory.path, self.core.state.steps, tell=self._warn)
         settings = with_secrets(message.settings, self._config, str(self.directory.path), self._import_paths)
         key = self._weights_key if role in CHANNEL_ROLES else None
         return replace(message, settings=settings, weights_key=key.model_dump_json() if key else "")
