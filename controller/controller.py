@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, ParamSpec, Self
@@ -170,9 +171,12 @@ class Controller:
     def stop(self, reason: str) -> None:
         """End the run in order: the current train step is finished and a checkpoint is saved.
 
-        Raises: RuntimeError if the run has not begun.
+        Another thread, or a signal handler, may call it, too. Raises: RuntimeError if the run has not begun.
         """
-        self._of_run.run(self._entered("stop()").request_stop, reason)
+        stop = partial(self._of_run.run, self._entered("stop()").request_stop, reason)
+        assert self._run is not None, "it was entered"
+        if not self._run.done():
+            self._run.get_loop().call_soon_threadsafe(stop)
 
     @property
     def has_begun(self) -> bool:

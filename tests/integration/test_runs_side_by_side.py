@@ -133,3 +133,15 @@ async def test_a_second_reader_of_the_steps_is_refused_and_a_later_one_goes_on(t
         await asyncio.wait([waiting])
         controller._steps.put_nowait(Step(3, {}))
         assert (await anext(controller.train())).policy_version == 3
+
+
+async def test_another_thread_may_stop_a_run_and_so_may_a_later_call(tmp_path):
+    async with (
+        asyncio.timeout(LIMIT_S),
+        Controller(config(tmp_path, "one"), prompts=Prompts("one")) as controller,
+    ):
+        await asyncio.to_thread(controller.stop, "It was stopped in another thread.")
+        assert [step async for step in controller.train()] == []
+    assert controller.summary["ending"] == "stopped"
+    assert "It was stopped in another thread." in controller.summary["reason"]
+    await asyncio.to_thread(controller.stop, "It is over.")
