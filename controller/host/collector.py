@@ -1,6 +1,6 @@
 """Schedules Python's garbage collector during a run.
 
-Invariant: the thresholds that `rare_collections` changes are restored when it is closed.
+Invariant: the thresholds that `rare_collections` changes are restored when the last run of the process ends.
 Measured: with Python's default thresholds, collections take 5 to 10 % of a busy controller, and a full one
 stops the loop in proportion to the trajectories in flight, though a run hardly leaves any cycles. While a run
 is resumed, collections took a third of the time.
@@ -13,6 +13,7 @@ both itself after HANDLED events and commands, which takes about 10 ms; survivor
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 from controller.durability.image.freezer import without_collecting
 
@@ -20,6 +21,8 @@ YOUNG = 5_000  # new objects until Python collects the youngest: 50,000 took 47 
 ROUNDS = 10, 50_000  # such collections until the next older generation is collected
 HANDLED = 250  # events and commands until the loop collects
 MIDDLE = 1  # the generation between the youngest and the oldest
+_before: list[tuple[int, int, int]] = []  # the thresholds that each run now under way has found
+_change = Lock()  # runs of one process may have threads of their own
 
 
 class Collector:
@@ -43,15 +46,19 @@ class Collector:
 @contextmanager
 def rare_collections() -> Iterator[Collector]:
     """Exempt present objects from collection, and collect new ones rarely."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG, *ROUNDS)
+    with _change:
+        _before.append(gc.get_threshold())
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(YOUNG, *ROUNDS)
     try:
         yield Collector()
     finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+        with _change:
+            last = _before.pop()  # of the runs that are left, the first has found what was there without any
+            if not _before:
+                gc.set_threshold(*last)
+                gc.unfreeze()
 
 
 @contextmanager

@@ -15,6 +15,19 @@ def test_collections_are_rare_inside_and_as_before_outside():
     assert gc.get_freeze_count() == 0
 
 
+def test_of_runs_side_by_side_the_last_restores_what_was_there_before_the_first():
+    before = gc.get_threshold()
+    first, second = rare_collections(), rare_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold()[0] == YOUNG
+    assert gc.get_freeze_count() > 0
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
 def test_what_is_there_later_can_be_left_too():
     with rare_collections() as collector:
         before = gc.get_freeze_count()
