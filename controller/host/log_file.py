@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from io import TextIOWrapper
 from pathlib import Path
@@ -16,6 +16,11 @@ class OwnersLog(logging.FileHandler):
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)
+
+    def close(self) -> None:
+        """Close it; what a full disk did not take is lost, as `emit` has told."""
+        with suppress(OSError):
+            super().close()
 
 
 _run_of_context: ContextVar[object] = ContextVar("run of this log", default=None)

@@ -222,8 +222,9 @@ class RunDirectory:
 
     def close(self) -> None:
         """Remove what must not outlive the run, and release the lock."""
-        (self.path / "address").unlink(missing_ok=True)
-        self.local_key.unlink(missing_ok=True)
+        for path in (self.path / "address", self.local_key):
+            with suppress(OSError):  # a disk that refuses has ended the run; the next one removes it
+                path.unlink(missing_ok=True)
         if self._hold is not None:
             self._hold.close()
         for versions in (self._segments, self.path / "weights"):

@@ -148,7 +148,8 @@ class Server(DrainedSocket):
     def close(self, *, linger_ms: int = 0) -> None:
         """Free the socket, and the file of a Unix socket, which libzmq leaves behind."""
         if not self._socket.closed and self.endpoint.startswith("ipc://"):
-            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # of a disk that refuses; the next controller removes it
+                Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
         if self._review_timer is not None:
             self._review_timer.cancel()
         if self._door is not None:

@@ -1,6 +1,8 @@
 """A run directory belongs to one controller, and an older run in it is never lost."""
 
+import errno
 import json
+import logging
 import os
 import resource
 import stat
@@ -19,6 +21,7 @@ from controller.host.run_directory import MAX_SOCKET_PATH, RunDirectory
 from protocol.errors import ConfigError, RunError
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WeightsSettings
+from protocol.wire.server import Server
 
 
 def config(folder: Path, name: str = "run", **model: str) -> Config:
@@ -276,3 +279,41 @@ def test_a_line_that_the_disk_has_no_room_for_is_told_in_words(tmp_path: Path) -
         with pytest.raises(RunError, match=rf"{name} cannot be written: No space.*same command goes on"):
             append({"step": 2})
     directory.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a device of Linux")
+def test_a_log_whose_last_lines_the_disk_did_not_take_is_closed_without_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = RunDirectory(config(tmp_path))
+    with ExitStack() as stack, open("/dev/full", "wb") as full:
+        stack.callback(directory.close)
+        directory.begin_log(level="info", stack=stack)
+        (handler,) = logging.getLogger("staleflow").handlers
+        assert isinstance(handler, logging.FileHandler)
+        os.dup2(full.fileno(), handler.stream.fileno())
+        logging.getLogger("staleflow.controller").warning("The disk is full.")
+    assert "No space left on device" in capsys.readouterr().err
+    assert not logging.getLogger("staleflow").handlers
+    RunDirectory(config(tmp_path)).close()
+
+
+def test_a_disk_that_allows_no_change_any_more_keeps_neither_lock_nor_shared_memory_nor_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(config(tmp_path))
+    server = Server(directory.endpoint("auto"), on_message=lambda *_: None, on_fault=lambda *_: None)
+    directory.publish_address(server.endpoint)
+    with monkeypatch.context() as now:
+        now.setattr(Path, "unlink", refused)
+        server.close()
+        directory.close()
+    assert server._socket.closed
+    assert not segment_directory(directory.path, host=this_host()).exists()
+    assert (directory.path / "address").exists()
+    RunDirectory(config(tmp_path)).close()
+    assert not (directory.path / "address").exists()
+
+
+def refused(path: Path, missing_ok: bool = False) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
