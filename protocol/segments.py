@@ -127,5 +127,5 @@ def remove(directory: Path, *, even_if_held: bool = False) -> None:
             if not even_if_held:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory, ignore_errors=True)
-    except (BlockingIOError, FileNotFoundError):
+    except (BlockingIOError, FileNotFoundError, NotADirectoryError):
         return

@@ -113,7 +113,13 @@ class RunDirectory:
 
     def _open(self) -> None:
         # other runs sweep segments that no process holds, and all workers may be dead at once
-        self._hold = hold(self._segments)
+        try:
+            self._hold = hold(self._segments)
+        except OSError as error:
+            raise ConfigError(
+                f"{self._segments}, which is for policy versions, cannot be made: {error.strerror}. Expected "
+                "a folder with free space that you may write to; set `weights.directory` to one."
+            ) from error
         self.path.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
         self.logs.mkdir(mode=self._folder_mode, exist_ok=True)
         if self._config.run.private:

@@ -281,6 +281,13 @@ def test_a_line_that_the_disk_has_no_room_for_is_told_in_words(tmp_path: Path) -
     directory.close()
 
 
+def test_a_place_for_versions_that_cannot_be_made_is_told_with_its_own_key(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    there = WeightsSettings(directory=str(tmp_path / "file" / "versions"))
+    with pytest.raises(ConfigError, match=r"versions/staleflow-.* cannot be made: .*weights\.directory"):
+        RunDirectory(config(tmp_path).model_copy(update={"weights": there}))
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a device of Linux")
 def test_a_log_whose_last_lines_the_disk_did_not_take_is_closed_without_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
