@@ -5,12 +5,12 @@ before the event at fault (`controller.host.going_back`); nothing is written bef
 writes; a configuration that would change what the run promised or learned is refused key by key.
 """
 
-import asyncio
 import json
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from controller.durability.damage import broken, newest_checkpoint, saved_versio
 from controller.durability.holder import controller_of, in_use
 from controller.durability.recording import Recording
 from controller.durability.release import changed_files
+from controller.host.daemon_thread import in_daemon_thread
 from controller.host.going_back import gone_back, set_checkpoints_aside
 from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
 from controller.host.run_directory import EVALUATIONS, METRICS, RunDirectory
@@ -56,7 +57,7 @@ async def find_past(
         return None
     past, steps = None, finished_steps(directory.path, config)
     if steps is None:
-        past = await asyncio.to_thread(read_past, directory.path, config)
+        past = await in_daemon_thread(partial(read_past, directory.path, config))  # Ctrl-C ends it at once
     if past is not None:
         if not past.is_over:
             if lost := lost_end(directory.path, past):

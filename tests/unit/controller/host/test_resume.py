@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from controller.config.models import Config
 from controller.data.prompts import PromptSource
 from controller.data.sources import advance
 from controller.durability.store import Store
-from controller.host.resume import MAY_CHANGE, finished_steps, read_past
+from controller.host.resume import MAY_CHANGE, find_past, finished_steps, read_past
+from controller.host.resumed_run import ResumedRun
 from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError, RunError
 from tests.support.answered_run import AnsweredRun
@@ -35,6 +37,24 @@ def test_the_past_has_the_core_the_time_and_the_lines(tmp_path):
     assert not past.is_over
     assert past.now == pytest.approx(0.30)
     assert [line["step"] for line in past.lines] == list(range(1, past.core.state.steps + 1))
+
+
+async def test_the_past_is_derived_in_a_thread_that_delays_no_exit(tmp_path, monkeypatch):
+    """Ctrl-C ends the command at once, however long the history is."""
+    config = change_config(half(tmp_path), [f"run.dir={tmp_path.parent}", f"run.name={tmp_path.name}"])
+    seen: list[bool] = []
+
+    def read(run: Path, config: Config) -> ResumedRun | None:
+        seen.append(threading.current_thread().daemon)
+        return read_past(run, config)
+
+    monkeypatch.setattr("controller.host.resume.read_past", read)
+    directory = RunDirectory(config)
+    try:
+        assert await find_past(directory, config, on_warning=pytest.fail) is not None
+    finally:
+        directory.close()
+    assert seen == [True]
 
 
 def test_a_run_is_over_with_its_steps_and_not_when_more_are_asked_for(tmp_path):
