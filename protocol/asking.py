@@ -2,7 +2,8 @@
 
 Invariants: question and answer are JSON; the module's `answer(question)` runs nowhere else, so that its
 imports, its output, its crashes and its hangs do not touch the asking process; a process that takes too long
-is killed with all that it started, and so is one whose PARENT (the pid of the asking process) has ended.
+is killed with all that it started, and so is one whose PARENT (the pid of the asking process) has ended; what
+is left of all that it started when it has answered is killed, too, and delays no answer.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 from protocol.errors import Unanswered
 
 ROOT = Path(__file__).resolve().parent.parent
-LAST_CHARS = 800  # shown of what the process printed
+LAST_CHARS, LAST_BYTES = 800, 3200  # shown of what the process printed, and read of it
 
 
 def ask(
@@ -28,24 +30,25 @@ def ask(
 ) -> Any:  # JSON, which the asker knows the shape of
     """Ask the module. `inherited`: descriptors that its process inherits. Raises: Unanswered."""
     paths = [str(ROOT), *(entry or os.getcwd() for entry in sys.path)]
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "protocol.asking", module, str(os.getpid())],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True, pass_fds=inherited,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
-    )  # fmt: skip
-    try:
-        answer, printed = process.communicate(json.dumps(question).encode(), timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        process.communicate()
-        raise Unanswered(f"took longer than {limit_s:g} s") from None
-    except BaseException:  # Ctrl-C
-        _kill(process)
-        raise
-    if process.returncode or not answer:
-        words = printed.decode(errors="replace").strip()[-LAST_CHARS:]
-        raise Unanswered(f"ended with exit code {process.returncode}" + (f":\n{words}" if words else ""))
+    with (
+        tempfile.TemporaryFile() as printed,  # no pipe: what the module has started may keep it open
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "protocol.asking", module, str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed,
+            start_new_session=True, pass_fds=inherited,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+        ) as process,
+    ):  # fmt: skip
+        try:
+            answer, _ = process.communicate(json.dumps(question).encode(), timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise Unanswered(f"took longer than {limit_s:g} s") from None
+        finally:  # also after Ctrl-C
+            _kill(process)
+        if process.returncode or not answer:
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
+            words = printed.read().decode(errors="replace").strip()[-LAST_CHARS:]
+            raise Unanswered(f"ended with exit code {process.returncode}" + (f":\n{words}" if words else ""))
     return json.loads(answer)
 
 

@@ -48,6 +48,22 @@ def test_a_process_that_does_not_end_is_killed_with_what_it_started(modules):
         ask(modules("hanging_one", code), None, limit_s=0.5)
 
 
+def test_what_a_module_leaves_running_delays_no_answer_and_is_ended(modules, tmp_path):
+    os.mkfifo(tmp_path / "held")
+    code = f"""
+import subprocess
+def answer(question):
+    subprocess.Popen(["sh", "-c", "exec 3<>{tmp_path / "held"}; echo begun >&3; exec sleep 600"])
+    return open({str(tmp_path / "held")!r}).readline()
+"""
+    assert ask(modules("leaving_one", code), None, limit_s=LIMIT_S) == "begun\n"
+    descriptor = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    assert poll.poll(1000 * LIMIT_S), "it hangs up once nobody has it open for writing"
+    os.close(descriptor)
+
+
 def test_a_module_may_prepare_its_process(modules):
     code = (
         "READY = []\ndef prepare_process():\n    READY.append(1)\ndef answer(question):\n    return READY\n"
