@@ -1,9 +1,11 @@
 """Takes the snapshots of a live run, between its turns.
 
 Invariants: fingerprints of the last turn are written in the transaction of the snapshot; if the system can,
-the image is made in a forked process, and written when it is ready; a disk that refuses it ends the run.
+the image is made in a forked process, and written when it is ready (not where whoever started the program
+has SIGCHLD ignored); a disk that refuses it ends the run.
 """
 
+import signal
 from collections.abc import Callable
 
 from controller.config.models import RunSettings
@@ -52,7 +54,7 @@ class SnapshotTaker:
         if not self._snapshots.is_due(events=events, journal_bytes=added, now=now):
             return
         number = stepper.last
-        if CAN_BEGIN:
+        if CAN_BEGIN and signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN:  # else no end is told
             self._snapshots.begin(
                 stepper.core, number=number, now=now, on_image=lambda image: self._finish(stepper, image)
             )

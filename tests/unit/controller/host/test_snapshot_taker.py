@@ -1,5 +1,7 @@
 """Snapshots of a live run: taken when due, with what the last turn came to; none after the end."""
 
+import signal
+
 import pytest
 
 from controller.config.models import Config
@@ -46,6 +48,18 @@ def test_where_the_system_cannot_fork_it_is_taken_at_once(run, monkeypatch):
     made.after_turn(stepper, events=1, now=0.0)
     assert saved(store) == 1
     assert stepper._digests == []
+
+
+def test_where_the_end_of_a_child_is_not_told_it_is_taken_at_once(run):
+    _, store, stepper = run
+    made = taker(run)
+    stepper.turn(0.0, [(Started(), ())])
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        made.after_turn(stepper, events=1, now=0.0)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert saved(store) == 1
 
 
 @pytest.mark.parametrize(("is_over", "count"), [(False, 1), (True, 0)])
