@@ -62,11 +62,12 @@ def word_counts(codes_N: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def problem(
-    codes: bytes, words: bytes, *, parts: list[tuple[int, int]], vocabulary: int | None
+    codes: bytes, words: bytes, *, tokens: bytes, parts: list[tuple[int, int]], vocabulary: int | None
 ) -> str | None:
     """What is wrong with the kept sets of several stretches of tokens; None: nothing.
 
-    `parts`: of each stretch its tokens and its words. `vocabulary`: ids are below it; None: any number.
+    `tokens`: those that were drawn, none negative. `parts`: of each stretch its tokens and its words.
+    `vocabulary`: ids are below it; None: any number.
     """
     codes_N = np.frombuffer(codes, dtype="<i4")
     counts_N, ids = word_counts(codes_N), np.frombuffer(words, dtype="<i4")
@@ -83,4 +84,26 @@ def problem(
     if len(listed) and (listed.min() < 0 or (vocabulary is not None and listed.max() >= vocabulary)):
         limit = f"the model has {vocabulary} tokens" if vocabulary is not None else "none is negative"
         return f"kept sets with ids from {listed.min()} to {listed.max()}; {limit}"
+    tokens_N = np.frombuffer(tokens, dtype="<i4")
+    if len(strays := tokens_N[~_holds_its_own(tokens_N, codes_N, counts_N, ids)]):
+        return f"a kept set without the token {strays[0]} that was drawn from it"
     return None
+
+
+def _holds_its_own(
+    tokens_N: NDArray[np.int32],
+    codes_N: NDArray[np.int32],
+    counts_N: NDArray[np.int64],
+    words_W: NDArray[np.int32],
+) -> NDArray[np.bool_]:
+    """Whether each kept set has the token that was drawn: without it, the token's logprob would be -inf."""
+    ends_N = np.cumsum(counts_N)
+    own = np.flatnonzero(words_W == np.repeat(tokens_N, counts_N))
+    is_named_N = np.zeros(len(codes_N), dtype=np.bool_)
+    is_named_N[np.searchsorted(ends_N, own, side="right")] = True
+    places_N = tokens_N // WORD_BITS
+    is_there_N = (codes_N >= BITS) & (places_N < counts_N)
+    bits_N = np.zeros(len(codes_N), dtype=np.bool_)
+    there = np.flatnonzero(is_there_N)
+    bits_N[there] = (words_W[(ends_N - counts_N + places_N)[there]] >> (tokens_N[there] % WORD_BITS)) & 1
+    return np.where(codes_N >= BITS, bits_N, (codes_N == 0) | (is_named_N == (codes_N > 0)))

@@ -224,16 +224,17 @@ def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int
         elif kind in ("trained_logprobs", "token_weights"):
             _check_corrections(name, kind, frame)
     if isinstance(message, Generated) and message.kept_words:
-        _check_kept_sets(message, frames[2], frames[3], vocabulary)
+        _check_kept_sets(message, frames, vocabulary)
 
 
-def _check_kept_sets(message: Generated, codes: bytes, words: bytes, vocabulary: int | None) -> None:
+def _check_kept_sets(message: Generated, frames: tuple[bytes, ...], vocabulary: int | None) -> None:
     if len(message.kept_words) != len(message.counts):
         raise RemoteError(
             f"Generated has kept sets of {len(message.kept_words)} deltas and {len(message.counts)} deltas."
         )
     parts = list(zip(message.counts, message.kept_words, strict=True))
-    if wrong := kept_sets.problem(codes, words, parts=parts, vocabulary=vocabulary):
+    tokens, _, codes, words = frames
+    if wrong := kept_sets.problem(codes, words, tokens=tokens, parts=parts, vocabulary=vocabulary):
         raise RemoteError(f"Generated carries {wrong}.")
 
 

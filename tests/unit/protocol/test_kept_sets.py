@@ -42,10 +42,16 @@ def test_nothing_kept_is_refused():
         KeptSet.of(np.array([], dtype=np.int64), VOCABULARY)
 
 
-def asked(*sets: KeptSet, words: int | None = None, vocabulary: int | None = VOCABULARY):
+def asked(
+    *sets: KeptSet, words: int | None = None, vocabulary: int | None = VOCABULARY, drawn: int | None = None
+):
     codes = np.array([one.code for one in sets], dtype="<i4").tobytes()
     joined = b"".join(one.words for one in sets)
-    return problem(codes, joined, parts=[(len(sets), words or len(joined) // 4)], vocabulary=vocabulary)
+    tokens = [meaning(one, VOCABULARY)[-1] if drawn is None else drawn for one in sets]
+    return problem(
+        codes, joined, tokens=np.array(tokens, dtype="<i4").tobytes(), vocabulary=vocabulary,
+        parts=[(len(sets), words or len(joined) // 4)],
+    )  # fmt: skip
 
 
 def test_what_fits_is_believed():
@@ -66,7 +72,25 @@ def test_what_does_not_is_told(sets, words, said):
     assert said in asked(*sets, words=words)
 
 
+@pytest.mark.parametrize(("ids", "code"), FORMS)
+def test_a_set_holds_the_token_that_was_drawn_from_it(ids, code):
+    kept = KeptSet.of(np.array(ids), VOCABULARY)
+    for drawn in range(VOCABULARY):
+        wrong = asked(EVERYTHING, kept, kept, drawn=drawn)
+        assert wrong == (
+            None if drawn in ids else f"a kept set without the token {drawn} that was drawn from it"
+        )
+
+
+def test_a_set_that_holds_nothing_is_refused():
+    for kept in (KeptSet(BITS, b""), KeptSet.without(np.arange(VOCABULARY))):
+        assert asked(kept, drawn=3) == "a kept set without the token 3 that was drawn from it"
+
+
 def test_each_stretch_has_just_its_own_words():
     codes, words = np.array([1, 2], dtype="<i4").tobytes(), np.array([3, 4, 5], dtype="<i4").tobytes()
-    assert problem(codes, words, parts=[(1, 1), (1, 2)], vocabulary=None) is None
-    assert "of 1 words" in problem(codes, words, parts=[(1, 2), (1, 1)], vocabulary=None)
+    tokens = np.array([3, 5], dtype="<i4").tobytes()
+    assert problem(codes, words, tokens=tokens, parts=[(1, 1), (1, 2)], vocabulary=None) is None
+    wrong = problem(codes, words, tokens=tokens, parts=[(1, 2), (1, 1)], vocabulary=None)
+    assert wrong is not None
+    assert "of 1 words" in wrong

@@ -39,6 +39,18 @@ def test_ids_of_the_vocabulary_pass_and_no_others(kind):
         decode(said(kind, 5, -1))
 
 
+def test_a_token_outside_of_its_kept_set_is_refused_as_its_logprob_would_be_no_number():
+    message = Generated.of((Delta(0, 0, 1, 0, 1, 0, ""),), kept_words=(2,))
+    for token in (4, 7):
+        frames = [np.asarray(ids, dtype="<i4").tobytes() for ids in ([token], [0], [2], [4, 5])]
+        sent = encode(Packet(1, 0, message, tuple(frames)))
+        if token == 4:
+            assert decode(sent, vocabulary=SIZE).message == message
+            continue
+        with pytest.raises(RemoteError, match="Generated carries a kept set without the token 7"):
+            decode(sent, vocabulary=SIZE)
+
+
 @pytest.mark.parametrize(
     ("config", "size"),
     [
