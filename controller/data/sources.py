@@ -7,6 +7,7 @@ from the data at the beginning of the run is refused before a row is read.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from zlib import crc32
 
 from controller.config.models import Config
 from controller.data.fingerprints import difference
@@ -39,7 +40,7 @@ class Sources:
         self._names: list[str] = []
         self._sources: list[PromptSource] = []
         found: list[Any] = []
-        before: list[Any] = json.loads(known) if known else []
+        before = _as_written(known)
         each = config.data.each if iterable is None else [("data", config.data)]
         for number, (place, data) in enumerate(each):
             name = config.data.sources[number].name if config.data.sources and iterable is None else ""
@@ -68,8 +69,9 @@ class Sources:
 
     @property
     def cursors(self) -> str:
-        """Positions of all sources, in JSON, for `take_up`."""
-        return json.dumps([source.cursor for source in self._sources])
+        """Positions of all sources, in JSON, for `take_up`; at its end a checksum."""
+        places = [source.cursor for source in self._sources]
+        return json.dumps([*places, _checksum(places)])
 
     def read(self, count: int, wanted: Sequence[int] = ()) -> tuple[list[bytes], tuple[int, ...]]:
         """The next `count` rows, fewer where a source ends, and the source of each.
@@ -90,10 +92,10 @@ class Sources:
     ) -> None:
         """Go on behind the first `read` rows of each source, from the positions `cursors` where possible.
 
-        `known`: rows that the run still needs, by source and number in it. Raises: ConfigError if a source
-        gives other rows than before, or fewer.
+        `known`: rows that the run still needs, by source and number in it. Cursors that have changed on the
+        disk are not used. Raises: ConfigError if a source gives other rows than before, or fewer.
         """
-        places: list[Any] = json.loads(cursors) if cursors else []
+        places = _whole(cursors)
         for number, source in enumerate(self._sources):
             place = places[number] if number < len(places) else None
             begin = 0
@@ -115,6 +117,33 @@ class Sources:
     def _in_place(self, number: int, text: str) -> str:
         name = self._names[number]
         return text if name == "data" else f"{name}, called `data` here: {text}"
+
+
+def _as_written(known: str | None) -> list[Any]:
+    """The fingerprints of a resumed run. Raises: ConfigError if they have changed on the disk."""
+    try:
+        return json.loads(known) if known else []
+    except (ValueError, TypeError):
+        raise ConfigError(
+            "What run.db says of the run's data has changed since it was written, so nobody can tell whether "
+            f"the data is as it was. Expected run.db as the run wrote it: {BEGIN_ANEW}."
+        ) from None
+
+
+def _whole(cursors: str | None) -> list[Any]:
+    """The positions in `Sources.cursors`; none if they have changed. An older release wrote no checksum."""
+    try:
+        places: list[Any] = json.loads(cursors) if cursors else []
+    except (ValueError, TypeError):
+        return []
+    if places and isinstance(places[-1], int):
+        *places, checksum = places
+        return places if checksum == _checksum(places) else []
+    return places
+
+
+def _checksum(places: Sequence[Any]) -> int:
+    return crc32(json.dumps(places).encode())
 
 
 def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes], *, begin: int = 0) -> None:

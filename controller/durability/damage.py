@@ -61,8 +61,9 @@ def is_whole(expected: object, checksum: Callable[..., object], *fields: object)
         return False
 
 
-FAILURES = sqlite3.Error, UnicodeDecodeError
-"""What SQLite raises; the latter where its own words quote a damaged name."""
+FAILURES = sqlite3.Error, UnicodeDecodeError, TypeError
+"""What reading a damaged file raises: SQLite itself, the second where its own words quote a damaged name; and
+we, where a value has another type than was written."""
 
 
 def damaged(path: str, what: str) -> RunError:
@@ -70,10 +71,12 @@ def damaged(path: str, what: str) -> RunError:
     return RunError(f"{path} is damaged: {what}. Look at the disk, and {way_on(Path(path))}")
 
 
-def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | OSError) -> RunError:
+def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | TypeError | OSError) -> RunError:
     """What to tell the user when SQLite fails; FAILURES lists the errors that callers catch for it."""
     if isinstance(error, UnicodeDecodeError):
         return damaged(path, f"SQLite says {error.object.decode(errors='replace')!r}")
+    if isinstance(error, TypeError):
+        return damaged(path, f"a value has another type than was written ({error})")
     code = getattr(error, "sqlite_errorcode", None)
     if (code is not None and code & PRIMARY in CORRUPT) or "decode to UTF-8" in str(error):
         return damaged(path, f"SQLite says {str(error)!r}")

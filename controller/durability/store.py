@@ -290,8 +290,9 @@ class Store:
         self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def facts(self) -> dict[str, str]:
-        """All facts about the run."""
-        return dict(self._db.execute("SELECT name, value FROM facts ORDER BY name"))
+        """All facts about the run. Raises: RunError if the file is damaged."""
+        with self._in_words():
+            return dict(self._db.execute("SELECT name, value FROM facts ORDER BY name"))
 
     # -- payload: see durability/payload.py ---------------------------------------------------------------
 

@@ -96,7 +96,7 @@ async def test_a_shell_goes_on_with_both_sources_at_the_next_row_of_each(tmp_pat
         assert first + second == shell.core.scoring.read_until == ROWS
         assert abs(second - 48) <= 2
         facts = shell._store.facts()
-        assert [given for given, *_ in json.loads(facts["cursors"])] == [first, second]
+        assert [given for given, *_ in json.loads(facts["cursors"])[:2]] == [first, second]
         wanted = (0, 1, 1, 1)
         rows, _ = shell._prompts._sources.read(4, wanted)
         straight = Sources(settings)

@@ -156,6 +156,33 @@ def test_cursors_ahead_of_the_journal_are_not_used(tmp_path):
     assert again.read(10)[0] == rows[20:]
 
 
+def test_cursors_that_have_changed_on_the_disk_are_not_used(tmp_path):
+    settings = config(jsonl(tmp_path / "rows.jsonl", 50))
+    before = Sources(settings)
+    rows, _ = before.read(30)
+    whole, following = before.cursors, before.read(10)[0]
+    for place, character in enumerate(whole):
+        for bit in (1, 2, 4, 16):
+            changed = f"{whole[:place]}{chr(ord(character) ^ bit)}{whole[place + 1 :]}"
+            again = Sources(settings)
+            again.take_up([30], {(0, 29): rows[29]}, changed)
+            assert again.read(10)[0] == following, changed
+
+
+def test_cursors_of_an_older_release_without_a_checksum_are_used(tmp_path):
+    settings = config(jsonl(tmp_path / "rows.jsonl", 50))
+    again = Sources(settings)
+    again.take_up([30], {}, "[[30, 0, 30]]")
+    assert json.loads(again.cursors)[0] == [30, 0, 30]
+
+
+def test_fingerprints_that_have_changed_on_the_disk_are_told_in_words(tmp_path):
+    settings = config(jsonl(tmp_path / "rows.jsonl", 50))
+    known = Sources(settings).fingerprints
+    with pytest.raises(ConfigError, match="says of the run's data has changed since it was written"):
+        Sources(settings, known=known.replace(",", "<", 1))
+
+
 def test_a_source_of_which_a_filter_leaves_nothing_is_refused(tmp_path):
     path = jsonl(tmp_path / "rows.jsonl", 50)
     with pytest.raises(ConfigError, match=r"None of 50 rows of .* is left by its `where`"):

@@ -151,6 +151,29 @@ def test_a_value_of_another_kind_is_damage_like_any_other(damaged, statement):
     attempt(damaged)
 
 
+def test_facts_on_a_page_that_was_overwritten_are_damage(damaged):
+    damaged.copy()
+    with sqlite3.connect(damaged.file) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'facts'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    db.close()
+    with damaged.file.open("r+b") as file:
+        file.seek(size * (page - 1))
+        file.write(b"\xff" * size)
+    store = Store(damaged.file)
+    with pytest.raises(RunError, match=r"run\.db is damaged: SQLite says"):
+        store.facts()
+    store.close()
+
+
+def test_fingerprints_of_another_type_are_damage(damaged):
+    damaged.copy()
+    damaged.execute("DELETE FROM snapshots")
+    damaged.execute("INSERT INTO fingerprints SELECT max(seq) + 1, x'00' FROM events")  # the newest one
+    damaged.execute("UPDATE fingerprints SET digests = 7 WHERE first_seq = 1")
+    assert "is damaged: a value has another type than was written" in attempt(damaged)
+
+
 @pytest.mark.parametrize(
     "statement",
     [
