@@ -68,7 +68,7 @@ class RunDirectory:
                 """Whether there is a run to resume: then call `go_on` or `begin`."""
                 if not self.has_run:
                     self.begin(is_blank=may_go_on and self._is_blank())
-        except ConfigError:
+        except BaseException:  # such as Ctrl-C in a notebook, which keeps the traceback and so the file
             self._let_go()
             raise
 

@@ -257,6 +257,21 @@ def test_a_run_behind_a_link_is_one_run_whichever_way_one_comes(tmp_path: Path) 
     assert (tmp_path / "runs" / "exp" / "metrics.jsonl").read_text() == ""
 
 
+def test_a_folder_whose_taking_was_interrupted_is_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as now:
+        now.setattr("controller.host.run_directory.sweep", interrupted)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            RunDirectory(config(tmp_path))
+    RunDirectory(config(tmp_path)).close()
+    assert raised.tb is not None, "as in a notebook, which keeps the last one"
+
+
+def interrupted(base: str, *, keep: Path) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_link_to_a_disk_that_is_not_mounted_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "disk" / "run")
     with pytest.raises(ConfigError, match=r"disk/run, which is not there\. Mount the disk"):
