@@ -50,6 +50,7 @@ def test_a_process_that_does_not_end_is_killed_with_what_it_started(modules):
 
 def test_what_a_module_leaves_running_delays_no_answer_and_is_ended(modules, tmp_path):
     os.mkfifo(tmp_path / "held")
+    descriptor = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)  # it hears who leaves from now on
     code = f"""
 import subprocess
 def answer(question):
@@ -57,7 +58,6 @@ def answer(question):
     return open({str(tmp_path / "held")!r}).readline()
 """
     assert ask(modules("leaving_one", code), None, limit_s=LIMIT_S) == "begun\n"
-    descriptor = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
     poll = select.poll()
     poll.register(descriptor, 0)
     assert poll.poll(1000 * LIMIT_S), "it hangs up once nobody has it open for writing"
