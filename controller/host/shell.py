@@ -294,7 +294,7 @@ class Shell:
                 if isinstance(message, Close):
                     self._peers.pop(peer, None)
                 if isinstance(message, Welcome):
-                    message = self._with_secrets(message, self._server.role_of(peer))
+                    message = self._prepared(message, self._server.role_of(peer))
                 self._server.send(peer, message, self._store.fetch(message))
             case commands.Spawn(name, role, delay_s):
                 self._supervisor.spawn(name, role, delay_s)
@@ -391,9 +391,9 @@ class Shell:
             except RunError as error:
                 self.failure = self.failure or error
 
-    def _with_secrets(self, message: Welcome, role: Role | None) -> Welcome:
-        """What the core does not know, and workers of this role need."""
-        if role == "trainer":  # one from outside may just have written what the run does not know any more
+    def _prepared(self, message: Welcome, role: Role | None) -> Welcome:
+        """With what the core does not know, once a trainer can find no checkpoint of a lost history."""
+        if role == "trainer":
             set_late_aside(self.directory.path, self.core.state.steps, tell=self._warn)
         settings = with_secrets(message.settings, self._config, str(self.directory.path), self._import_paths)
         key = self._weights_key if role in CHANNEL_ROLES else None

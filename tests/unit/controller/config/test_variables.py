@@ -12,9 +12,11 @@ from controller.config.variables import NotExpanded, expand
 from controller.core.core import Core
 from controller.core.worker_settings import worker_settings
 from controller.durability.release import facts_of
+from controller.durability.store import Store
 from controller.host.resume import _refuse_changes
 from controller.host.run_directory import RunDirectory
 from controller.host.shell import Shell
+from controller.host.stepper import Stepper
 from protocol.errors import ConfigError
 from protocol.messages import Welcome
 from protocol.settings import load_settings
@@ -133,10 +135,11 @@ def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
     try:
         shell._weights_key = None
         core = Core(shell._written, load_strategies(shell._written), run_dir=str(shell.directory.path))
+        shell._stepper = Stepper(Store(":memory:"), core, on_skip=print)
         assert SECRET not in repr(facts_of(shell._written, run_dir="", import_paths=()))
         assert SECRET not in core.settings.model_dump_json()
         assert SECRET not in core.state.config.model_dump_json()
-        welcome = shell._with_secrets(
+        welcome = shell._prepared(
             Welcome(1.0, 10.0, core.settings.model_dump_json(), name="rollout-0"), "rollout"
         )
         assert SECRET in welcome.settings
@@ -144,7 +147,7 @@ def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
         wanted = worker_settings(config, str(shell.directory.path), ())
         assert welcome.settings == wanted.model_dump_json()
         trainers = core.settings.model_copy(update={"newest_version": 15}).model_dump_json()
-        welcome = shell._with_secrets(Welcome(1.0, 10.0, trainers, name="trainer"), "trainer")
+        welcome = shell._prepared(Welcome(1.0, 10.0, trainers, name="trainer"), "trainer")
         assert load_settings(welcome.settings) == wanted.model_copy(update={"newest_version": 15})
     finally:
         shell.directory.close()
