@@ -164,6 +164,7 @@ class Scoring:
         text = f"The reward failed on prompt {group.id}, at {worker.name}: {message.reason}"
         text += f"\nThe row was: {message.row}"
         if not self.purposes.of(group).on_call_failed(group, text):
+            self._to_score.append(group.id)  # the run ends; one that goes on with it scores the group again
             return
         group.score_failures += 1
         if group.score_failures > self.state.config.reward.retries:

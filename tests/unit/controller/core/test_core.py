@@ -6,6 +6,7 @@ from controller.core.commands import Finish, Forget, Progress, Spawn, Warn
 from controller.core.events import (
     PeerFaulted,
     PromptsRead,
+    Restarted,
     StopRequested,
     Tick,
     WorkerExited,
@@ -118,6 +119,18 @@ def test_a_reward_that_always_fails_ends_the_run_with_the_first_traceback():
             )
     assert run.core.state.finished
     assert "ZeroDivisionError number 00" in run.core.summary()["reason"]
+
+
+def test_a_group_whose_reward_ended_the_run_is_scored_by_one_that_goes_on_with_it():
+    run = Run(reward={"max_consecutive_failures": 2, "retries": 5})
+    for route in run.start_groups():
+        run.generate(route, 4)
+    for group in (0, 1):
+        run.say("reward-0", messages.ScoreFailed(group, 1, "no such column", "{}"))
+    assert run.core.state.finished
+    run.do(Restarted(run.config.model_dump_json(), "", ()))
+    run.attach("reward-1", "reward")
+    assert [score.group for score in run.sent(messages.Score)] == [0, 1]
 
 
 def test_a_reward_that_fails_once_is_asked_again():
