@@ -184,7 +184,8 @@ class Episodes:
             key = "agent.episode_timeout_s"
         told = f"its environment was silent for {waited_s:.1f} s after {turn} ({key})"
         counts["episodes/timeouts"] += 1
-        is_answered = bool(episode.heard) and episode.is_caught_up  # else the start or the replay timed out
+        # else the start or the replay timed out, or nothing was sampled that could be trained
+        is_answered = bool(episode.trained_turns) and episode.is_caught_up
         turns.call_off(self.state, [episode], told)
         if counts["episodes/timeouts"] > max(1, WARN_TIMEOUTS * self.state.beginnings.count):
             text = f"Episode {episode.number} of prompt {group.id}: {told}. "

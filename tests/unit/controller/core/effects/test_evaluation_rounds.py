@@ -142,6 +142,18 @@ def test_groups_that_are_only_prepared_give_their_places_to_the_share_of_evaluat
     assert at_workers(run) == {0, HELD}
 
 
+def test_an_episode_that_times_out_after_untrained_turns_alone_begins_again_and_its_evaluation_ends():
+    limits = {"on_timeout": "score", "turn_timeout_s": 5.0, "retries": 1}
+    run = evaluating(held_out=1, agent=limits, evaluation={"samples": 1})
+    for trial in (1, 2):
+        assert run.begins[HELD, 0].trial == trial
+        run.ask(HELD, 0, is_trained=False)
+        run.sample(HELD, 0)
+        run.do(Tick(), at=run.now + 5.0)
+    [report] = run.core.evaluation.reports
+    assert (report["prompts"], report["failed"]) == (0, 1)
+
+
 def test_an_episode_at_its_limit_counts_as_a_zero_even_if_training_would_mask_it():
     run = evaluating(held_out=1, agent={"on_limit": "mask"})
     play(run, HELD, 0, 1.0)
