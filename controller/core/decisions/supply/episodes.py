@@ -186,6 +186,7 @@ class Episodes:
         counts["episodes/timeouts"] += 1
         # else the start or the replay timed out, or nothing was sampled that could be trained
         is_answered = bool(episode.trained_turns) and episode.is_caught_up
+        episode.conclude(self.state.awake_s, ())
         turns.call_off(self.state, [episode], told)
         if counts["episodes/timeouts"] > max(1, WARN_TIMEOUTS * self.state.beginnings.count):
             text = f"Episode {episode.number} of prompt {group.id}: {told}. "

@@ -3,6 +3,7 @@
 import pytest
 
 from controller.core.commands import ReportStep
+from controller.core.events import Tick
 from controller.core.state.accounts import Devices
 from controller.core.state.agents.episode_figures import EpisodeFigures, episode_metrics
 from controller.core.state.agents.episodes import Episode
@@ -71,6 +72,19 @@ def test_a_line_says_where_the_time_of_episodes_went_and_what_turns_took_beside(
     assert line["environment/share"] == pytest.approx(0.4921, abs=1e-4)
     assert line["turn/overhead_ms/p50"] == pytest.approx(2.0, abs=1e-6)
     assert line["turn/overhead_ms/p99"] == pytest.approx(10.0, abs=1e-6)
+
+
+def test_an_episode_that_times_out_has_waited_for_its_environment_all_that_time():
+    run = AgentRun(trainer={"batch_groups": 1}, agent={"turn_timeout_s": 5.0})
+    for episode in (0, 1):
+        run.ask(0, episode)
+    for episode in (0, 1):
+        run.sample(0, episode)
+    run.end(0, 0)
+    run.do(Tick(), at=run.now + 5.0)
+    line = one_step(run)
+    assert line["ending/timeout"] == 1
+    assert line["environment/wait_s"] == pytest.approx(2.5, abs=0.1)
 
 
 def test_a_line_says_what_share_of_prompts_engines_had_kept():
