@@ -20,7 +20,7 @@ class Answered:
     """One held-out prompt and its scored responses, as far as a report needs them."""
 
     rewards: tuple[float, ...]
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...]  # of an episode, of all its trajectories
     cut: int  # responses cut off by a limit
     versions: dict[int, int]  # policy version -> tokens
     parts: tuple[tuple[str, tuple[float, ...]], ...] = ()  # named rewards
@@ -28,13 +28,12 @@ class Answered:
     @classmethod
     def of(cls, group: Group) -> "Answered":
         """From a scored group."""
-        members = list(group.kept)
         versions: Counter[int] = Counter()
-        for segment in (segment for member in members for segment in member.segments):
+        for segment in (segment for member in group.trained for segment in member.segments):
             if not segment.is_given:
                 versions[segment.policy_version] += segment.count
-        lengths = tuple(member.response_tokens for member in members)
-        cut = sum(member.ending == "length" for member in members)
+        cut = sum(member.ending == "length" for member in group.kept)
+        lengths = tuple(group.response_lengths)
         return cls(group.rewards, lengths, cut, dict(versions), group.reward_parts)
 
 

@@ -77,6 +77,19 @@ def test_an_evaluation_ends_with_the_rewards_of_its_episodes():
     assert report["tokens/by_version"] == {"0": 8}  # what the environment gave is no token of any version
 
 
+def test_all_conversations_of_an_episode_count_in_its_length():
+    run = evaluating(held_out=1, evaluation={"samples": 1})
+    run.ask(HELD, 0)
+    run.sample(HELD, 0, 4)
+    run.ask(HELD, 0, fork=1)
+    run.sample(HELD, 1, 3)
+    run.end(HELD, 0)
+    [report] = run.core.evaluation.reports
+    assert (report["response_length/mean"], report["response_length/max"]) == (7, 7)
+    assert report["tokens/by_version"] == {"0": 7}
+    assert report["tokens"] == run.core.state.accounts.evaluated
+
+
 def test_evaluation_takes_no_place_beyond_its_share_while_training_wants_it():
     run = evaluating(capacity=4, held_out=3)
     assert begun(run) == {(HELD, 0), (HELD, 1)}  # two of four places
