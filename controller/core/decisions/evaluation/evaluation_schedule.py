@@ -59,7 +59,14 @@ class EvaluationSchedule:
         self.rounds.is_stopped = True
 
     def restart(self) -> None:
-        """The controller was restarted: ask the host again for rows that it had not read."""
+        """The controller was restarted: ask the host again for rows that it had not read.
+
+        If evaluation is off now, there are none: only an evaluation that has its prompts goes on.
+        """
         self.rounds.is_stopped = False
-        if self.rounds.round is not None and self.rounds.round.sources is None:
+        is_unread = self.rounds.round is not None and self.rounds.round.sources is None
+        if not self.rounds.is_on:
+            self.rounds.pending = None
+            self.rounds.round = None if is_unread else self.rounds.round
+        elif self.rounds.round is not None and is_unread:
             self.state.emit(ReadHeldOut(self.rounds.round.first_group))
