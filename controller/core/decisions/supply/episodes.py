@@ -158,7 +158,7 @@ class Episodes:
         if self._diverged_in_a_row >= MAX_DIVERGED and self.state.beginnings.is_replaying:
             self.state.beginnings.is_replaying = False
             self.state.warn_once(
-                "replay",
+                f"replay {self.state.epoch}",
                 f"{MAX_DIVERGED} episodes in a row asked something else when they were run again: "
                 "the environment is not a function of policy.seed. From now on the episodes of a lost worker "
                 "begin anew, as with `agent.replay: never`.",

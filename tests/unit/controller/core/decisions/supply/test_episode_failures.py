@@ -2,7 +2,9 @@
 
 import pytest
 
+from controller.core.commands import Warn
 from controller.core.decisions.supply.episodes import MAX_LEFT_OUT
+from controller.core.events import Restarted
 from protocol.messages import Begin, Route
 from tests.support.agent_run import AgentRun
 
@@ -167,6 +169,22 @@ def test_an_episode_that_asks_something_else_begins_anew_and_replay_goes_off_aft
     run.lose(run.worker_of(0, 0))
     assert run.begins[0, 0].known == 0
     assert run.core.state.groups[0].state == "generating", "a divergence is no failure"
+
+
+def test_each_controller_says_once_that_replay_went_off():
+    run = AgentRun(prompts=4, agent={"prepare_groups": 4})
+    for epoch in (1, 2):
+        if epoch > 1:
+            run.do(Restarted(run.config.model_dump_json(), "", ()))
+            run.join("another")
+        run.ask_all(range(4))
+        run.lose(run.worker_of(0, 0))
+        run.join(f"next{epoch}")
+        said = []
+        for episode in range(4):
+            run.ask(episode // 2, episode % 2, digest=f"other{epoch}")
+            said += [command.text for command in run.commands if isinstance(command, Warn)]
+        assert len([text for text in said if "asked something else when they were run again" in text]) == 1
 
 
 def test_a_function_that_returns_before_it_did_the_last_time_has_diverged():
