@@ -40,6 +40,7 @@ class Training:
         self.trainer_batches = TrainerBatches(state)
         self.batch: tuple[int, ...] = ()  # consumed groups whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being written
+        self._is_checkpoint_ordered = False  # whether an operator wants that one
         self._idle_since: float | None = None
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
         self._ready_at: float | None = None  # since when no straggler holds that batch back
@@ -232,6 +233,7 @@ class Training:
     def on_lost(self) -> None:
         """The trainer is gone; its successor resumes from a checkpoint with the batches kept since."""
         self.trainer_batches.lose()
+        self.state.is_save_wanted |= self.checkpoint_of is not None and self._is_checkpoint_ordered
         self.checkpoint_of = self.held_until = None
 
     def on_finished(self, trainer: Worker, message: TrainStepFinished) -> bool:
@@ -323,7 +325,7 @@ class Training:
     def save(self, trainer: Worker) -> None:
         """Ask for a checkpoint of the newest version."""
         self.checkpoint_of = self.state.steps
-        self.state.is_save_wanted = False
+        self._is_checkpoint_ordered, self.state.is_save_wanted = self.state.is_save_wanted, False
         self.state.send(trainer.peer, SaveCheckpoint(self.state.steps))
 
     def on_saved(self, message: CheckpointSaved) -> None:

@@ -44,6 +44,19 @@ def test_a_batch_that_was_under_way_goes_to_the_next_trainer():
     assert not of(run, DropPayload)
 
 
+def test_a_checkpoint_that_an_operator_wants_is_asked_of_the_next_trainer_if_it_was_not_complete():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 0})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    run.say("operator", messages.Control("checkpoint", "", "anna@here", ""))
+    assert run.sent(messages.SaveCheckpoint) == [messages.SaveCheckpoint(1)]
+    another_trainer(run, 0)
+    run.say("second", messages.TrainStepFinished(1, 0.5, ()))
+    assert run.sent(messages.SaveCheckpoint) == [messages.SaveCheckpoint(1)]
+    run.say("second", messages.CheckpointSaved(1, "checkpoints/step_1"))
+    assert not run.core.state.is_save_wanted
+
+
 def test_a_version_that_is_gone_with_its_trainer_is_pulled_when_it_is_there_again():
     run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
     one_step(run)
