@@ -65,15 +65,15 @@ class EpisodeStarts:
         return self.state.config.rollout.group_size + self.state.config.staleness.spare_responses
 
     def _line(self) -> Line:
-        """All waiting episodes whose group has not left; made once, however many of them begin."""
+        """All waiting episodes that may begin now; made once, however many of them do.
+
+        In a pause none of a training group in preparation may, and once the run is to end none of training.
+        """
         for key in [key for key in self.state.unbegun if self._find(*key) is None]:
             del self.state.unbegun[key]
-        is_ending = self.state.ending is not None
-        line = [
-            self._place(*key)
-            for key in self.state.unbegun
-            if not is_ending or key[0] >= FIRST_EVALUATION_GROUP
-        ]
+        is_ending, is_paused = self.state.ending is not None, self.state.paused is not None
+        places = [self._place(*key) for key in self.state.unbegun]
+        line = [place for place in places if not (place[1] and (is_ending or (is_paused and place[0])))]
         heapify(line)
         return line
 
@@ -110,8 +110,8 @@ class EpisodeStarts:
 
     @property
     def _is_preparing_more(self) -> bool:
-        """Whether to prepare another training group."""
-        if not self.state.rows:
+        """Whether to prepare another training group; no prompt starts while the run is paused."""
+        if not self.state.rows or self.state.paused is not None:
             return False
         most = self.state.config.agent.prepare_groups or self.state.config.trainer.batch_groups
         beginning = self.state.beginnings.groups

@@ -4,7 +4,7 @@ import pytest
 
 from controller.core.commands import Warn
 from controller.core.events import Tick
-from protocol.messages import Attach, Ready
+from protocol.messages import Attach, Control, Ready
 from tests.support.agent_run import AgentRun
 from tests.unit.controller.core.decisions.supply.test_episodes import PATIENT
 
@@ -24,6 +24,18 @@ def test_groups_that_lost_half_of_their_places_to_each_other_are_made_ready_one_
     (worker,) = run.core.state.registry.agents()
     assert {(0, 0), (0, 1)} <= worker.episodes.keys(), "the oldest is whole, so that it can start"
     assert run.counts["episodes/put_back"]
+
+
+def test_no_prompt_is_prepared_in_a_pause():
+    run = AgentRun(prompts=6, capacity=4, agent={"prepare_groups": 4})
+    run.ask_all()
+    run.say("operator", Control("pause", "", "anna@here", "the sandbox is down"))
+    for episode in (0, 1):
+        run.sample(0, episode)
+        run.end(0, episode)
+    assert sorted(run.begins) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    run.say("operator", Control("unpause", "", "anna@here", ""))
+    assert {(2, 0), (2, 1)} <= run.begins.keys()
 
 
 @pytest.mark.parametrize(
