@@ -179,6 +179,8 @@ def _set(core: "Core", argument: str) -> str:
     if problems := cross_field_problems(config):
         raise Refused(f"{key} cannot be {text}: {problems[0][1]}")
     core.state.config = config
+    if section == "limits":
+        core.limits.look_again()
     return f"{key} is {text} from now on; it was {json.dumps(before)}."
 
 

@@ -5,7 +5,7 @@ when it became the first of its line; an alarm is never later than the limit it 
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from protocol.ids import PeerId
@@ -79,6 +79,12 @@ class Alarms:
             duty.alarm = at
             self._count += 1
             heapq.heappush(self._heap, (at, self._count, duty))
+
+    def look_at_all(self, duties: Iterable[Duty], now: float) -> None:
+        """Check all these workers, and their trajectories, now."""
+        for duty in duties:
+            duty.look_at = None if duty.look_at is None else now
+            self.set(duty, now)
 
     def next(self) -> float | None:
         """Time of the first alarm; None if there is none."""

@@ -99,6 +99,10 @@ class Limits:
         self._ending_since = None
         self.see_roles()
 
+    def look_again(self) -> None:
+        """A limit was changed: the waits in progress are held against it now."""
+        self._alarms.look_at_all(self._duties.values(), self.state.awake_s)
+
     def see_roles(self) -> None:
         """Note which roles have no ready worker, after one came or went."""
         registry, is_supervised = self.state.registry, self.state.config.trainer.is_supervised
@@ -254,11 +258,8 @@ class Limits:
             if self._is_past(line.since + self.limit_s(line.first.limit)):
                 return [Overdue(worker, self._in_words(line, now))]
         if duty.failures >= MAX_FAILED:
-            return [
-                Overdue(
-                    worker, f"{duty.failures} generations in a row failed there, and none came to its end."
-                )
-            ]
+            text = f"{duty.failures} generations in a row failed there, and none came to its end."
+            return [Overdue(worker, text)]
         found: list[Overdue | Silent] = []
         if isinstance(worker, Instance) and duty.look_at is not None and self._is_past(duty.look_at):
             found = self._look(worker, duty)

@@ -73,6 +73,20 @@ def test_an_instance_that_never_answers_a_pull_is_closed_and_started_again():
     assert run.spawned[-1] == "rollout-0"
 
 
+@pytest.mark.parametrize("key", ["pull_s", "token_s"])
+def test_a_limit_that_an_operator_lowers_counts_for_what_is_waited_for_already(key):
+    run = Run(staleness=STALENESS, limits=LIMITS | {"answer_s": 5000.0, key: 5000.0})
+    if key == "token_s":
+        run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    run.wait(30)
+    run.say("operator", messages.Control("set", f"limits.{key}=50", "anna@here", ""))
+    run.wait(15)
+    assert run.is_there("rollout-0")
+    assert not told(run, "got no token")
+    run.wait(10)
+    assert told(run, f"limits.{key} allows 50 s")
+
+
 def test_a_response_without_a_token_goes_on_elsewhere_and_who_does_not_hand_it_back_is_closed():
     run = Run(instances=2, staleness=STALENESS, prompts=1)
     for i in range(2):
