@@ -1,4 +1,4 @@
-"""Rules between the keys of rewards.
+"""Rules between the keys of rewards, and the time that they give the score of a group.
 
 Invariant: pure.
 """
@@ -6,9 +6,17 @@ Invariant: pure.
 from collections.abc import Iterator
 
 from controller.config.models import Config
-from protocol.rewards.kinds import KINDS, names_without_options
+from protocol.rewards.kinds import (
+    KINDS,
+    CodeReward,
+    JudgeReward,
+    NamedReward,
+    entry_of,
+    names_without_options,
+)
 
 Problem = tuple[tuple[str, ...], str]
+WHOLE_GROUPS = (CodeReward, JudgeReward)  # their limits are for all responses of a group, which go together
 
 
 def reward_problems(config: Config) -> Iterator[Problem]:
@@ -49,3 +57,19 @@ def reward_problems(config: Config) -> Iterator[Problem]:
             ("reward.rewards",),
             "has the weight 0 everywhere, so that every response gets the reward 0. Give one another weight.",
         )
+
+
+def longest_group_s(config: Config) -> float:
+    """Seconds that the rewards may take for a group, by the time limits of each."""
+    held_out = config.evaluation.reward_function
+    entries = [*config.reward.entries, *([entry_of(held_out)] if held_out else [])]
+    return max((_group_s(config, entry) for entry in entries), default=config.reward.timeout_s)
+
+
+def _group_s(config: Config, reward: NamedReward) -> float:
+    """Seconds that one reward may take for a group; its responses may be scored one after the other."""
+    limit_s = reward.timeout_s or config.reward.timeout_s
+    if isinstance(reward, WHOLE_GROUPS):
+        return limit_s
+    responses = max(config.rollout.group_size, config.evaluation.samples)
+    return limit_s * -(-responses // (KINDS[reward.kind].processes or config.reward.processes))

@@ -19,6 +19,7 @@ trajectories: those of one instance are checked at most once per limit; an overd
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from controller.config.reward_rules import longest_group_s
 from controller.core.commands import Command, Forget, Send
 from controller.core.state.asks import Alarms, Duty, Line, Owed
 from controller.core.state.groups import Trajectory
@@ -75,10 +76,10 @@ class Limits:
 
     def limit_s(self, kind: str) -> float:
         """Seconds that this kind of wait may take."""
-        limits = self.state.config.limits
-        if kind == "score":  # the first in line waits for the call in progress, and then for its own
-            return 2 * (self.state.config.reward.timeout_s + CALL_START_S) + limits.answer_s
-        return getattr(limits, f"{kind}_s")
+        config = self.state.config
+        if kind == "score":  # the first in line waits for the group in progress, and then for its own calls
+            return 2 * (longest_group_s(config) + CALL_START_S) + config.limits.answer_s
+        return getattr(config.limits, f"{kind}_s")
 
     # -- messages in both directions --------------------------------------------------------------------
 
@@ -307,7 +308,7 @@ class Limits:
     def _key(self, kind: str) -> str:
         """The limit of this kind of wait, and the key that sets it."""
         if kind == "score":
-            allowed = "twice reward.timeout_s and a start, and limits.answer_s"
+            allowed = "twice reward.timeout_s, or a reward's own, for a group, a start, limits.answer_s"
             return f"{self.limit_s(kind):g} s are allowed ({allowed})"
         return f"limits.{kind}_s allows {self.limit_s(kind):g} s"
 
