@@ -33,9 +33,11 @@ def test_it_has_what_its_pages_ask_for(path):
 
 
 def test_how_far_the_reading_is_is_told_meanwhile(path, monkeypatch):
-    told = []
+    told, run, first = [], ShownRun(path), iter([False])
+    join = run.join
+    run.join = lambda within_s: next(first, None) is None and join()
     monkeypatch.setattr("controller.view.one_file.PART_S", 0.0)
-    one_file(ShownRun(path), tell=told.append)
+    one_file(run, tell=told.append)
     last = ShownRun(path).facts()["last"]
     assert f"reading the newest moment: event {last // 2} of {last}" in told
     assert told[-1].startswith("reading the history: event ")
