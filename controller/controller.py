@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, ParamSpec, Self
@@ -173,10 +172,10 @@ class Controller:
 
         Another thread, or a signal handler, may call it, too. Raises: RuntimeError if the run has not begun.
         """
-        stop = partial(self._of_run.run, self._entered("stop()").request_stop, reason)
+        request_stop = self._entered("stop()").request_stop
         assert self._run is not None, "it was entered"
         if not self._run.done():
-            self._run.get_loop().call_soon_threadsafe(stop)
+            self._run.get_loop().call_soon_threadsafe(lambda: self._of_run.run(request_stop, reason))
 
     @property
     def has_begun(self) -> bool:
