@@ -32,6 +32,7 @@ from controller.core.decisions.versions.publication import Publication
 from controller.core.decisions.versions.pulls import Pulls
 from controller.core.decisions.versions.relay_tree import RelayTree
 from controller.core.decisions.workers.limits import Limits, Silent
+from controller.core.decisions.workers.lost_instances import LostInstances
 from controller.core.decisions.workers.membership import Membership
 from controller.core.decisions.workers.plausibility import Plausibility
 from controller.core.decisions.workers.reattachment import Reattachment
@@ -108,6 +109,7 @@ class Core:
         self.reattachment = Reattachment(self.state, self.views, self.evaluation)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """Settings that every worker is sent when it attaches."""
+        self.lost_instances = LostInstances(self.state, self.purposes)
         self.membership = Membership(
             self.state, self.views, self.evaluation, self.scoring, self.training, settings.model_dump_json()
         )
@@ -154,6 +156,7 @@ class Core:
         state = self.state
         self.membership.expire()
         self._enforce_limits()
+        self.lost_instances.run()
         self.episodes.expire()
         self.scoring.take_completed()
         share_device(self)

@@ -24,7 +24,7 @@ from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.recent_failures import RecentFailures
 from controller.core.state.registry import Leases, Registry
 from controller.core.state.source_mixture import Mixture
-from protocol.ids import PeerId
+from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Message
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
 from strategies.instance_kinds import InstanceKinds
@@ -90,12 +90,12 @@ class RunState:
         self.accounts, self.failures = Accounts(config.staleness.max_staleness), RecentFailures()
         self.lengths = LengthModel(config.rollout.max_response_tokens)
         self.prompt_tokens = 1  # tokens of the last encoded prompt, taken as the size of fresh ones
-        self.gated = Stopwatch()
-        """Time in which an admitted fresh group finds no instance."""
+        self.completed: list[Group] = []  # complete groups that are not queued for scoring yet
+        self.gated = Stopwatch()  # while an admitted fresh group finds no instance
         self.instance_kinds = InstanceKinds(self.coefficients)
         self.batches, self.disposal = dict[int, Batch](), Disposal()
         """Batches a trainer may have to repeat, by `train_version`, oldest first; and what is to be freed."""
-        self.completed: list[Group] = []  # complete groups that are not queued for scoring yet
+        self.lost_attempts: list[TrajectoryId] = []  # of instances that died, not counted yet
         self.pace = Pace(first_cap(**_bounds(config)))
         self.started = 0  # started groups, without those that were withdrawn or removed
         self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0

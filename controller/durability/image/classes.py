@@ -32,7 +32,13 @@ from controller.core.decisions.supply import (
 from controller.core.decisions.supply import episodes as episode_decisions
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
-from controller.core.decisions.workers import limits, membership, plausibility, reattachment
+from controller.core.decisions.workers import (
+    limits,
+    lost_instances,
+    membership,
+    plausibility,
+    reattachment,
+)
 from controller.core.effects import evaluation_rounds, futile_groups, purposes
 from controller.core.state import (
     accounts,
@@ -73,7 +79,7 @@ MODULES = (
     dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     futile_groups, groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift,
-    membership, migration,
+    lost_instances, membership, migration,
     models, plausibility, policy_versions, postponed, publication, pulls, purposes, reattachment,
     recent_failures, registry,
     prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, shared_device,

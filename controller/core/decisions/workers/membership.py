@@ -202,7 +202,7 @@ class Membership:
         else:
             self._warn_lost(worker, "failed", f"{worker.name} gave up: {message.reason}")
         is_final = message.is_final or not worker.ready
-        self._lose(worker.peer)
+        self._lose(worker.peer, has_died=isinstance(worker, Instance))
         if local is not None and is_final:
             local.failures = self.state.config.controller.respawns + 1
 
@@ -358,6 +358,8 @@ class Membership:
         worker = self.state.registry.workers.get(peer)
         if has_died and isinstance(worker, TextWorker):
             self.scoring.on_died(worker)
+        if has_died and isinstance(worker, Instance) and not worker.is_absent:
+            self.state.lost_attempts += worker.running
         worker = self.remove(peer)
         if worker is None or worker.role != "trainer" or not self.state.config.trainer.local:
             return

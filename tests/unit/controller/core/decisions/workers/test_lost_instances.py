@@ -1,0 +1,57 @@
+"""A prompt whose response ends every rollout worker that gets it is set aside."""
+
+import pytest
+
+from controller.core.commands import Warn
+from controller.core.decisions.workers.lost_instances import MAX_LOST
+from controller.core.events import Received, WorkerExited
+from protocol import messages
+from protocol.messages import WorkerFailed
+from tests.support.core_run import Run
+
+CRASH = WorkerExited("rollout-0", "rollout", -9, "")
+GAVE_UP = Received("rollout-0", WorkerFailed("the engine has died"))
+
+
+class Dying(Run):
+    """A run with one rollout worker that ends and is replaced again and again."""
+
+    def __init__(self):
+        super().__init__()
+        *self.routes, third, fourth = self.start_groups()
+        for route in (third, fourth):  # group 1 is complete
+            self.generate(route, 4)
+        self.set_aside: list[str] = []
+
+    def end(self, event):
+        """A token of each response comes, and then the worker ends."""
+        for route in self.routes:
+            self.generate(route, 1, "")
+        self.do(event)
+        self.set_aside += [c.text for c in self.commands if isinstance(c, Warn) and "set aside" in c.text]
+        self.attach("rollout-0", "rollout")
+        again = self.sent(messages.Route)
+        self.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+        self.routes = [*again, *self.sent(messages.Route)]
+
+
+@pytest.mark.parametrize("event", [CRASH, GAVE_UP])
+def test_a_response_that_ends_every_instance_leaves_with_its_prompt_and_a_complete_group_stays(event):
+    run = Dying()
+    for _ in range(MAX_LOST - 1):
+        run.end(event)
+    assert not run.set_aside
+    run.end(event)
+    (text,) = run.set_aside
+    assert "Prompt 0 is set aside" in text
+    assert f"{MAX_LOST} rollout workers died while they generated response 0 to it." in text
+    assert [*run.core.state.groups] == [1]
+    assert not run.core.state.finished
+
+
+def test_a_worker_that_leaves_in_good_order_is_held_against_no_response():
+    run = Dying()
+    for _ in range(MAX_LOST + 1):
+        run.end(Received("rollout-0", messages.Detach("preempted")))
+    assert not run.set_aside
+    assert 0 in run.core.state.groups
