@@ -1,13 +1,16 @@
-"""Finds prompts whose responses may be what ends rollout workers.
+"""Finds the prompt whose responses may be what ends rollout workers.
 
-Invariant: a response that ends every instance that gets it leaves the run after MAX_LOST of them.
+Invariant: a response that ends every instance that gets it leaves the run; MAX_LOST of them are enough if
+nothing else ran there each time.
 """
+
+from collections import Counter
 
 from controller.core.effects.purposes import Purposes
 from controller.core.state.run_state import RunState
 from protocol.ids import TrajectoryId
 
-MAX_LOST = 6  # instances, while one response, or one turn of it, ran there; then its prompt is set aside
+MAX_LOST = 6  # instances, while one response, or one turn of it, ran there
 
 
 class LostInstances:
@@ -20,20 +23,29 @@ class LostInstances:
     def run(self) -> None:
         """Count the responses that ran on instances that crashed or went silent, and were taken back.
 
-        All are counted, since none is known to be the cause. Sets the prompts aside of which a response has
-        met MAX_LOST such ends within a turn.
+        All are counted, since none is known to be the cause. If one of them has met MAX_LOST such ends within
+        a turn, sets one prompt aside: of those with such a response the one whose responses have met most,
+        the oldest of equals. If it was not the cause, the next end sets another one aside.
         """
         if not self.state.lost_attempts:  # nearly always
             return
         groups, ran = self.state.groups, self.state.lost_attempts
         self.state.lost_attempts = []
         known = self._lost = {key: count for key, count in self._lost.items() if key[0].group in groups}
+        suspects: set[int] = set()
         for id in ran:
             group = groups.get(id.group)
             if group is None or group.members[id.member].state != "queued":
-                continue  # it has ended, or a sibling has had its group set aside
+                continue  # it has ended
             turn = (id, group.members[id.member].turns)
             known[turn] = known.get(turn, 0) + 1
             if known[turn] >= MAX_LOST:
-                text = f"{known[turn]} rollout workers died while they generated response {id.member} to it."
-                self.purposes.of(group).on_failed(group, text)
+                suspects.add(id.group)
+        if suspects:
+            met = Counter[int]()
+            for (id, _), count in known.items():
+                met[id.group] += count
+            worst = groups[max(sorted(suspects), key=met.__getitem__)]
+            most = max(count for (id, _), count in known.items() if id.group == worst.id)
+            text = f"{most} rollout workers died while they generated a response to it."
+            self.purposes.of(worst).on_failed(worst, text)

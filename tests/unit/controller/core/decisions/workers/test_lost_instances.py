@@ -14,13 +14,14 @@ GAVE_UP = Received("rollout-0", WorkerFailed("the engine has died"))
 
 
 class Dying(Run):
-    """A run with one rollout worker that ends and is replaced again and again."""
+    """A run of two groups of two, with one rollout worker that ends and is replaced again and again."""
 
-    def __init__(self):
+    def __init__(self, *ended):
         super().__init__()
-        *self.routes, third, fourth = self.start_groups()
-        for route in (third, fourth):  # group 1 is complete
-            self.generate(route, 4)
+        self.routes = self.start_groups()
+        for route in ended:
+            self.generate(self.routes[route], 4)
+        self.routes = [route for number, route in enumerate(self.routes) if number not in ended]
         self.set_aside: list[str] = []
 
     def end(self, event):
@@ -37,16 +38,27 @@ class Dying(Run):
 
 @pytest.mark.parametrize("event", [CRASH, GAVE_UP])
 def test_a_response_that_ends_every_instance_leaves_with_its_prompt_and_a_complete_group_stays(event):
-    run = Dying()
+    run = Dying(2, 3)
     for _ in range(MAX_LOST - 1):
         run.end(event)
     assert not run.set_aside
     run.end(event)
     (text,) = run.set_aside
     assert "Prompt 0 is set aside" in text
-    assert f"{MAX_LOST} rollout workers died while they generated response 0 to it." in text
+    assert f"{MAX_LOST} rollout workers died while they generated a response to it." in text
     assert [*run.core.state.groups] == [1]
     assert not run.core.state.finished
+
+
+@pytest.mark.parametrize(("ended", "order"), [((), [0, 1]), ((0,), [1, 0])])
+def test_each_end_sets_one_prompt_aside_the_one_with_most_on_what_died(ended, order):
+    run = Dying(*ended)
+    for _ in range(MAX_LOST):
+        run.end(CRASH)
+    assert [*run.core.state.groups] == order[1:]
+    run.end(CRASH)
+    assert not run.core.state.groups
+    assert [text.split()[1] for text in run.set_aside] == [str(group) for group in order]
 
 
 def test_a_worker_that_leaves_in_good_order_is_held_against_no_response():
