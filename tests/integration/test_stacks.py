@@ -109,8 +109,9 @@ def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_
     )  # fmt: skip
     assert child.stdin is not None
     row = f'{{"gate": "{gate}"}}'.encode()
-    setup = packet(SETUP, FunctionReward(function=f"{file}:score").model_dump_json(), *astuple(Place("")))
-    score = packet(SCORE, 1, 0, row, "p", [1], ["c"], [[2]], ["stop"])
+    reward = FunctionReward(function=f"{file}:score").model_dump_json().encode()
+    setup = packet(SETUP, reward, *astuple(Place("")))
+    score = packet(SCORE, 1, 0, row, b"p", [1], ["c"], [[2]], ["stop"])
     child.stdin.write(bytes(SECRET_BYTES) + setup + score)
     child.stdin.flush()
     assert first_of(child, gate) == "gate"
