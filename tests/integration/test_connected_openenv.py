@@ -18,6 +18,7 @@ from tests.support.ports import free_port
 from tests.unit.workers.agent.kinds.test_agent_kinds import Script
 from workers.agent.kinds.chosen_kind import load_agent, make_episode
 from workers.agent.kinds.openenv_wire import OpenEnvSession, check_sessions
+from workers.agent.kinds.results import Returned
 from workers.agent.policy import AgentPolicy, EnvironmentFailed
 
 pytestmark = [
@@ -110,7 +111,7 @@ async def test_tools_of_an_environment_are_called_and_a_bad_call_is_told(safe):
     script = Script(*calls)
     policy = AgentPolicy(script, seed=5)
     result = await make_episode(load_agent(safe, "auto"))(policy, {"prompt": "open the safe"})
-    assert (result, policy.notes.rewards) == (1.0, {0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0})
+    assert (result, policy.notes.rewards) == (Returned.TURN_REWARDS, {0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0})
     first, last = script.asked[0], script.asked[-1]
     assert [tool["function"]["name"] for tool in first["tools"]] == ["opened", "answer"]
     assert first["tools"][0]["function"]["parameters"]["properties"]["key"]["type"] == "integer"
