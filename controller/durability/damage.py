@@ -61,9 +61,8 @@ def is_whole(expected: object, checksum: Callable[..., object], *fields: object)
         return False
 
 
-FAILURES = sqlite3.Error, UnicodeDecodeError, TypeError
-"""What reading a damaged file raises: SQLite itself, the second where its own words quote a damaged name; and
-we, where a value has another type than was written."""
+FAILURES = sqlite3.Error, UnicodeDecodeError
+"""What SQLite raises; the latter where its own words quote a damaged name."""
 
 
 def damaged(path: str, what: str) -> RunError:
@@ -72,7 +71,10 @@ def damaged(path: str, what: str) -> RunError:
 
 
 def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | TypeError | OSError) -> RunError:
-    """What to tell the user when SQLite fails; FAILURES lists the errors that callers catch for it."""
+    """What to tell the user when SQLite fails; FAILURES lists the errors that callers catch for it.
+
+    A TypeError is of a caller that only looks at values of the file: one has another type than was written.
+    """
     if isinstance(error, UnicodeDecodeError):
         return damaged(path, f"SQLite says {error.object.decode(errors='replace')!r}")
     if isinstance(error, TypeError):

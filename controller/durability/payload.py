@@ -253,10 +253,11 @@ class Payload:
         query = (
             "SELECT places, places_checksum, checksum, tokens, logprobs, kept FROM chunks WHERE number = ?"
         )
-        places, places_checksum, checksum, *data = self._db.execute(query, (number,)).fetchone()
-        tokens, logprobs, kept = data
-        if not is_whole(places_checksum, chunk_checksum, number, places):
+        row = self._db.execute(query, (number,)).fetchone()
+        if row is None or not is_whole(row[1], chunk_checksum, number, row[0]):
             raise damaged(self._path, f"what record {number} of group {group} holds has changed")
+        places, _, checksum, *data = row
+        tokens, logprobs, kept = data
         begin, (*columns, sizes) = 0, _PLACES.decode(places)
         if not is_whole(checksum, chunk_checksum, number, *data):
             _, member, attempt, start, _ = next(row for row in zip(*columns, strict=True) if row[0] == group)

@@ -145,7 +145,7 @@ class Recording:
         try:
             with self._connected() as db:
                 yield db
-        except FAILURES as error:
+        except (*FAILURES, TypeError) as error:  # inside, nothing is done but to look at values of the file
             raise broken(self.path, error) from error
 
     @contextmanager

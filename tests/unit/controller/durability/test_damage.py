@@ -174,6 +174,23 @@ def test_fingerprints_of_another_type_are_damage(damaged):
     assert "is damaged: a value has another type than was written" in attempt(damaged)
 
 
+def test_a_record_that_is_gone_is_damage(damaged):
+    damaged.copy()
+    store = Store(damaged.file)
+    damaged.execute("DELETE FROM chunks WHERE number = 1")
+    with pytest.raises(RunError, match="is damaged: what record 1 of group"):
+        store._payload.piece(Piece("tokens", damaged.groups[0], 0, 1, 500))
+    store.close()
+
+
+def test_a_fault_of_our_own_is_not_told_as_damage_of_the_file(damaged, monkeypatch):
+    damaged.copy()
+    with monkeypatch.context() as now:
+        now.setattr("controller.durability.payload.Held.put", lambda held, stretch, missing: None)
+        with pytest.raises(TypeError, match="missing"):
+            damaged.fetched(damaged.file)
+
+
 @pytest.mark.parametrize(
     "statement",
     [
