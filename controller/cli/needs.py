@@ -19,7 +19,7 @@ from protocol.agents.renderers import EXTRA as RENDERERS
 from protocol.agents.renderers import LIBRARY
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
-from protocol.rewards.kinds import KINDS, entry_of
+from protocol.rewards.kinds import KINDS
 
 VLLM = "vllm"  # stands for the build of this machine, in vLLM's own environment
 
@@ -129,8 +129,7 @@ def _scores(config: Config, kind: str) -> list[str]:
     """Labels of rewards of this kind that are computed on this machine."""
     if config.trainer.is_supervised or not config.reward.workers:
         return []
-    held_out = config.evaluation.reward_function
-    entries = [*config.reward.entries, *([entry_of(held_out)] if held_out else [])]
+    entries = config.reward.entries_and(config.evaluation.reward_function)
     return [entry.label for entry in entries if entry.kind == kind]
 
 

@@ -15,7 +15,6 @@ from controller.config.simulation import SimulationSettings
 from controller.config.variables import put
 from protocol.agents.settings import AgentSettings
 from protocol.algorithms import SAMPLING
-from protocol.rewards.kinds import entry_of
 from protocol.settings import (
     ModelSettings,
     RewardSettings,
@@ -389,8 +388,7 @@ class Config(Section):
     @property
     def reward_names(self) -> tuple[str, ...]:
         """Names of all rewards of this run, as in metrics."""
-        held_out = self.evaluation.reward_function
-        entries = [*self.reward.entries, *([entry_of(held_out)] if held_out else [])]
+        entries = self.reward.entries_and(self.evaluation.reward_function)
         return tuple(dict.fromkeys(entry.label for entry in entries))
 
     @property

@@ -6,14 +6,7 @@ Invariant: pure.
 from collections.abc import Iterator
 
 from controller.config.models import Config
-from protocol.rewards.kinds import (
-    KINDS,
-    CodeReward,
-    JudgeReward,
-    NamedReward,
-    entry_of,
-    names_without_options,
-)
+from protocol.rewards.kinds import KINDS, CodeReward, JudgeReward, NamedReward, names_without_options
 
 Problem = tuple[tuple[str, ...], str]
 WHOLE_GROUPS = (CodeReward, JudgeReward)  # their limits are for all responses of a group, which go together
@@ -61,8 +54,7 @@ def reward_problems(config: Config) -> Iterator[Problem]:
 
 def longest_group_s(config: Config) -> float:
     """Seconds that the rewards may take for a group, by the time limits of each."""
-    held_out = config.evaluation.reward_function
-    entries = [*config.reward.entries, *([entry_of(held_out)] if held_out else [])]
+    entries = config.reward.entries_and(config.evaluation.reward_function)
     return max((_group_s(config, entry) for entry in entries), default=config.reward.timeout_s)
 
 

@@ -53,3 +53,10 @@ class RewardSettings(Section):
         Raises: pydantic.ValidationError if `function` is a name that needs options.
         """
         return self.rewards or ((entry_of(self.function),) if self.function else ())
+
+    def entries_and(self, held_out: str) -> tuple[NamedReward, ...]:
+        """All rewards of a run: `entries`, and `evaluation.reward_function` unless it is empty.
+
+        Raises: pydantic.ValidationError if either is a name that needs options.
+        """
+        return (*self.entries, *([entry_of(held_out)] if held_out else []))
