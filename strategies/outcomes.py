@@ -36,7 +36,7 @@ BASELINES: dict[str, Callable[[Sequence[float]], list[float]]] = {
 
 
 def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> list[float]:
-    """(reward - baseline) / (sample standard deviation + 1e-6); a part not of the group is omitted."""
+    """(reward - baseline) / (sample standard deviation + 1e-6); 0 and 1 if they are not the group's."""
     compared = [0.0] * len(rewards) if baseline not in BASELINES else BASELINES[baseline](rewards)
     divisor = 1.0
     if scale == "group_std":

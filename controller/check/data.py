@@ -92,7 +92,8 @@ def _key_notes(section: str, data: DataSettings) -> Iterator[Remark]:
         if isinstance(value, str) and value.lower() in WORDS:
             boolean = str(WORDS[value.lower()]).lower()
             text = (
-                f"is the text {value!r}, and no boolean, which templates tell apart. For one write {boolean}."
+                f"is the text {value!r}, and no boolean: a template may take it for true. "
+                f"For a boolean write {boolean}."
             )
             yield "note", f"{section}.chat_template_kwargs.{name}", text
 

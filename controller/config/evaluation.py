@@ -70,6 +70,6 @@ def copies_problem(samples: int, sampling: SamplingSettings) -> str | None:
 
 
 def may_never_end(path: str) -> bool:
-    """Whether rows come from a function; the sets of reasoning-gym and verifiers have as many as they say."""
+    """Whether rows come from a function, and not from a file or a sized set of reasoning-gym or verifiers."""
     name = path.rpartition(":")[2]
     return ":" in path and name.isidentifier() and not path.startswith(("reasoning_gym:", "verifiers:"))

@@ -147,7 +147,7 @@ class PromptSource:
             for found in table.walk(self._position, seed):
                 self._position += 1
                 yield found
-            self._pass, self._position = number + 1, 0  # so the end of the last pass is not its beginning
+            self._pass, self._position = number + 1, 0  # else one resumed here reads the pass again
             if is_whole and self._unfiltered == before and not self._is_beginning:
                 raise self._left_nothing(len(table))
 

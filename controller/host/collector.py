@@ -21,7 +21,7 @@ YOUNG = 5_000  # new objects until Python collects the youngest: 50,000 took 47 
 ROUNDS = 10, 50_000  # such collections until the next older generation is collected
 HANDLED = 250  # events and commands until the loop collects
 MIDDLE = 1  # the generation between the youngest and the oldest
-_before: list[tuple[int, int, int]] = []  # the thresholds that each run now under way has found
+_before: list[tuple[int, int, int]] = []  # thresholds at the start of each live run; the first: of no run
 _change = Lock()  # runs of one process may have threads of their own
 
 
@@ -55,9 +55,9 @@ def rare_collections() -> Iterator[Collector]:
         yield Collector()
     finally:
         with _change:
-            last = _before.pop()  # of the runs that are left, the first has found what was there without any
-            if not _before:
-                gc.set_threshold(*last)
+            before = _before.pop()
+            if not _before:  # the last run: these are the thresholds from before the first
+                gc.set_threshold(*before)
                 gc.unfreeze()
 
 

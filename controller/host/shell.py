@@ -392,7 +392,7 @@ class Shell:
                 self.failure = self.failure or error
 
     def _prepared(self, message: Welcome, role: Role | None) -> Welcome:
-        """With what the core does not know, once a trainer can find no checkpoint of a lost history."""
+        """Add what the core does not know; late checkpoints are set aside before a trainer gets it."""
         if role == "trainer":
             set_late_aside(self.directory.path, self.core.state.steps, tell=self._warn)
         settings = with_secrets(message.settings, self._config, str(self.directory.path), self._import_paths)

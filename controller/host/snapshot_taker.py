@@ -1,8 +1,8 @@
 """Takes the snapshots of a live run, between its turns.
 
 Invariants: fingerprints of the last turn are written in the transaction of the snapshot; if the system can,
-the image is made in a forked process, and written when it is ready (not where whoever started the program
-has SIGCHLD ignored); a disk that refuses it ends the run.
+the image is made in a forked process, and written when it is ready; where SIGCHLD is ignored, as the starting
+program may have it, the image is made at once; a disk that refuses it ends the run.
 """
 
 import signal

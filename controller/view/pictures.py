@@ -110,9 +110,9 @@ def figures_of(lines: Sequence[Mapping[str, Any]], step: int) -> dict[str, float
 
 
 def recent_of(lines: Sequence[Mapping[str, Any]], step: int) -> Json:
-    """The shares of what the last steps up to this one waited for in their time; how many steps that is.
+    """The number of the last steps up to this one, and the shares of their time by what they waited for.
 
-    Where the seconds of one of them are not known, all count alike.
+    If the seconds of one step are not known, all steps count alike.
     """
     reached = (line for line in reversed(lines) if at_most(line, "step", step))
     found = [*islice(reached, RECENT + 1)]

@@ -57,7 +57,7 @@ class ShownRun:
     def __init__(self, run: str | Path, *, keyframes_bytes: int | None = None) -> None:
         """Nothing is read before somebody looks; `keyframes_bytes`: default what the run's settings say."""
         path = Path(run)
-        self.path = path.parent if os.path.isfile(path) else path  # a closed folder is none of both
+        self.path = path.parent if os.path.isfile(path) else path  # a closed folder is neither
         self._lock = Lock()
         self.name = self.path.resolve().name.encode(errors="backslashreplace").decode()
         self._keyframes_bytes = keyframes_bytes

@@ -308,8 +308,8 @@ class Limits:
     def _key(self, kind: str) -> str:
         """The limit of this kind of wait, and the key that sets it."""
         if kind == "score":
-            allowed = "twice reward.timeout_s, or a reward's own, for a group, a start, limits.answer_s"
-            return f"{self.limit_s(kind):g} s are allowed ({allowed})"
+            allowed = f"two groups by reward.timeout_s, or a reward's own, two starts of {CALL_START_S:g} s"
+            return f"{self.limit_s(kind):g} s are allowed, for {allowed}, and limits.answer_s"
         return f"limits.{kind}_s allows {self.limit_s(kind):g} s"
 
     # -- for people -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Finds the prompt whose responses may be what ends rollout workers.
 
-Invariant: a response that ends every instance that gets it leaves the run; MAX_LOST of them are enough if
-nothing else ran there each time.
+Invariant: a response that ends every instance that gets it leaves the run, after MAX_LOST instances if
+nothing else ran on any of them.
 """
 
 from collections import Counter

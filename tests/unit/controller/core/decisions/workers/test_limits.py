@@ -232,7 +232,7 @@ def test_a_reward_worker_that_never_scores_one_group_is_closed_though_it_scores_
     run.wait(5)
     run.score(1)
     assert run.is_closed_after("reward-0", limit_s - 5)
-    assert told(run, "reward-0 was closed", "to score group 0", "640 s are allowed (twice reward.timeout_s")
+    assert told(run, "reward-0 was closed", "to score group 0", "640 s are allowed, for two groups by reward")
 
 
 def trained(run):
