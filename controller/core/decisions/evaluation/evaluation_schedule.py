@@ -61,7 +61,7 @@ class EvaluationSchedule:
     def restart(self) -> None:
         """The controller was restarted: ask the host again for rows that it had not read.
 
-        If evaluation is off now, there are none: only an evaluation that has its prompts goes on.
+        If evaluation is off now, none are read, and an evaluation without its prompts is dropped.
         """
         self.rounds.is_stopped = False
         is_unread = self.rounds.round is not None and self.rounds.round.sources is None
