@@ -1,10 +1,8 @@
 """A checkpoint of a lost history that its trainer finishes after the run was resumed without that history."""
 
-import asyncio
-
 import pytest
 from scripted_peers import settings
-from test_lying_peers import LIMIT_S, NAMES, STEPS, Stage, check_the_end
+from test_lying_peers import NAMES, STEPS, Stage, check_the_end
 
 from protocol.errors import RunError
 from tests.support.scripted import Disk
@@ -17,16 +15,12 @@ async def test_it_is_set_aside_before_the_next_trainer_looks_for_one(tmp_path):
     disk = Disk()
     stage = Stage(settings(tmp_path, steps=STEPS), disk)
     late = tmp_path / "run" / "checkpoints" / "step_1"
-    try:
-        async with asyncio.timeout(LIMIT_S), stage.controller:
-            (late / "trainer").mkdir(parents=True)
-            for name in ("config.json", "trainer/state.safetensors", ".complete"):
-                (late / name).touch()
-            for role, name in NAMES.items():
-                stage.add(role, name)
-            await stage.to_the_end()
-    finally:
-        stage.leave()
+    async with stage.at_work():
+        (late / "trainer").mkdir(parents=True)
+        for name in ("config.json", "trainer/state.safetensors", ".complete"):
+            (late / name).touch()
+        stage.add_honest()
+        await stage.to_the_end()
     check_the_end(stage, disk)
     aside = late.with_name("undone_step_1")
     assert (aside / ".complete").exists()
@@ -39,17 +33,14 @@ async def test_one_that_cannot_be_renamed_ends_the_run_in_words(tmp_path, monkey
     late = tmp_path / "run" / "checkpoints" / "step_1"
 
     async def play() -> None:
-        async with asyncio.timeout(SOON_S), stage.controller:
+        async with stage.at_work(within_s=SOON_S):
             late.mkdir(parents=True)
             monkeypatch.setattr("pathlib.Path.rename", refuse)
             stage.add("trainer", NAMES["trainer"])
             await stage.to_the_end()
 
-    try:
-        with pytest.raises(RunError, match=r"step_1 cannot be renamed to undone_step_1: .* Move it out"):
-            await play()
-    finally:
-        stage.leave()
+    with pytest.raises(RunError, match=r"step_1 cannot be renamed to undone_step_1: .* Move it out"):
+        await play()
     assert late.exists()
 
 

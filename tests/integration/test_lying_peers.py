@@ -1,6 +1,8 @@
 """The lies of `lies` over real sockets, to a real server, shell and journal; then a restart."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from scripted_peers import PROMPTS, Peer, settings
@@ -47,10 +49,26 @@ class Stage:
         self.peers: list[Peer] = []
         self.controller = Controller(config, prompts=PROMPTS, on_warning=self.said.append)
 
+    @asynccontextmanager
+    async def at_work(self, *, within_s: float = LIMIT_S) -> AsyncIterator[None]:
+        """The controller under a time limit; its workers leave at the end."""
+        try:
+            async with asyncio.timeout(within_s), self.controller:
+                yield
+        finally:
+            for peer in self.peers:
+                peer.leave()
+
     def add(self, role: Role, name: str, lie: Lie | None = None) -> Peer:
         worker = self.make(name, role)
         self.peers.append(Peer(self.controller.run_dir, Liar(worker, lie) if lie else worker))
         return self.peers[-1]
+
+    def add_honest(self, *, but: Role | None = None) -> None:
+        """One worker of each role, `but` of this one."""
+        for role, name in NAMES.items():
+            if role != but:
+                self.add(role, name)
 
     async def to_the_end(self) -> None:
         """Raises: RunError as the controller does."""
@@ -59,19 +77,10 @@ class Stage:
 
     async def play_alone(self, lie: Lie) -> None:
         """To the end, with a liar alone in its role. Raises: RunError as the controller does."""
-        try:
-            async with asyncio.timeout(LIMIT_S), self.controller:
-                self.add(lie.role, "liar", lie)
-                for role, name in NAMES.items():
-                    if role != lie.role:
-                        self.add(role, name)
-                await self.to_the_end()
-        finally:
-            self.leave()
-
-    def leave(self) -> None:
-        for peer in self.peers:
-            peer.leave()
+        async with self.at_work():
+            self.add(lie.role, "liar", lie)
+            self.add_honest(but=lie.role)
+            await self.to_the_end()
 
     @property
     def names_the_liar(self) -> bool:
@@ -94,21 +103,16 @@ def check_the_end(stage: Stage, disk: Disk) -> None:
 async def test_the_liar_is_closed_by_name_and_another_of_its_role_ends_the_run(tmp_path, lie):
     disk = Disk()
     stage = Stage(settings(tmp_path, steps=STEPS), disk)
-    try:
-        async with asyncio.timeout(LIMIT_S), stage.controller:
-            for role, name in NAMES.items():
-                if role != lie.role:
-                    stage.add(role, name)
-            liar = stage.add(lie.role, "liar", lie)
-            await liar.busy.wait()  # it is asked first
-            if lie.role != "trainer":
-                stage.add(lie.role, NAMES[lie.role])
-            await liar.closed.wait()
-            if lie.role == "trainer":
-                stage.add("trainer", "honest")
-            await stage.to_the_end()
-    finally:
-        stage.leave()
+    async with stage.at_work():
+        stage.add_honest(but=lie.role)
+        liar = stage.add(lie.role, "liar", lie)
+        await liar.busy.wait()  # it is asked first
+        if lie.role != "trainer":
+            stage.add(lie.role, NAMES[lie.role])
+        await liar.closed.wait()
+        if lie.role == "trainer":
+            stage.add("trainer", "honest")
+        await stage.to_the_end()
     assert liar.close is not None
     assert liar.close.is_fault
     assert stage.names_the_liar, stage.said
@@ -122,13 +126,9 @@ async def test_alone_in_its_role_it_ends_the_run_which_an_honest_worker_takes_up
     with pytest.raises(RunError, match="liar was closed: "):
         await first.play_alone(lie)
     second = Stage(config, disk)
-    try:
-        async with asyncio.timeout(LIMIT_S), second.controller:
-            for role, name in NAMES.items():
-                second.add(role, name)
-            await second.to_the_end()
-    finally:
-        second.leave()
+    async with second.at_work():
+        second.add_honest()
+        await second.to_the_end()
     check_the_end(second, disk)
 
 
@@ -138,11 +138,8 @@ async def test_a_trainer_of_this_machine_that_has_saved_nothing_is_not_believed(
     base = settings(tmp_path, steps=STEPS)
     config = base.model_copy(update={"trainer": base.trainer.model_copy(update={"local": True})})
     stage = Stage(config, Disk())
-    try:
-        async with asyncio.timeout(LIMIT_S), stage.controller:
-            trainer = [stage.add(role, name) for role, name in NAMES.items()][-1]
-            await trainer.closed.wait()
-    finally:
-        stage.leave()
+    async with stage.at_work():
+        stage.add_honest(but="trainer")
+        await stage.add("trainer", NAMES["trainer"]).closed.wait()
     closed = [text for text in stage.said if text.startswith("trainer was closed: ")]
     assert closed == ["trainer was closed: It saved /checkpoints/step_2, where nothing is."]
