@@ -191,10 +191,10 @@ def entered_by(entry, statements):
     return names
 
 
-def names_of(statements, tests, defined, entry):
-    """The names that tests may use besides their own: objects of the program, and modules."""
+def names_of(statements, tests, entry, entered):
+    """Load the program; the names that tests may use besides their own: its objects, and modules."""
     trees = [node for node, _ in statements]
-    entered = entered_by(entry, statements)
+    defined = set(tests.ask("load", 0))
     loaded = set().union(*map(_names, trees))
     called = set().union(*map(_called, trees), entered)
     found = {}
@@ -216,7 +216,7 @@ def run_statements(texts, setup, entry, say):
     """Each assertion, or function of assertions, is a test; a failing statement fails the tests after it."""
     statements = [(node, False) for node in ast.parse(setup).body] + split(texts)
     try:
-        entered_by(entry, statements)
+        entered = entered_by(entry, statements)
     except ValueError as error:
         return say(error=str(error))
     say(count=sum(is_test for _, is_test in statements))
@@ -224,8 +224,7 @@ def run_statements(texts, setup, entry, say):
     space = {"__name__": "tests"}
     broken = ""
     try:
-        defined = set(tests.ask("load", 0))
-        space |= names_of(statements, tests, defined, entry)
+        space |= names_of(statements, tests, entry, entered)
         sys.modules["solution"] = module = types.ModuleType("solution")
         module.__getattr__ = lambda name: tests.ask("name", name)
     except Gone:
