@@ -14,9 +14,12 @@ from workers.reward.kinds.interface import Place, Unscorable, gold_answer
 TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\b")
 PRONOUN = re.compile(
     r"(?<![\w'])I (?!(?:or|and|but|because|since|for|from|with|in|on|not|over|rather|to|best)\b)"
-    r"(?:guess|always|[a-z]*[a-rt-z](?:'t)?)\b"
+    r"(?:guess|always|[a-z]+(?<!s)(?:'t)?)\b"
 )
-"""`I choose`, `I don't`, not `I is`, `I fits`: with ten options, `I` is a letter, too."""
+"""`I` before a verb without the s of the third person: `I choose`, `I don't`, not `I is`, `I fits`.
+
+From nine options on, `I` is also a letter, whose verbs have that s.
+"""
 
 
 def make(options: ChoiceReward, place: Place) -> Callable[..., float]:
