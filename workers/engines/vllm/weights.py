@@ -2,7 +2,7 @@
 
 Invariants: tensors that do not fit are refused before anything is changed, since a reload that fails half way
 leaves a model that was never published; workers in other processes read the tensors from shared memory, or
-from a disk if that has no room, and they are removed afterwards, whatever was killed.
+from a disk if that has no room, and they are removed afterwards; in shared memory also after a kill.
 """
 
 import os
@@ -74,9 +74,10 @@ def reload(reach: Reach, tensors: Mapping[str, torch.Tensor], *, is_elsewhere: b
 
 @contextmanager
 def shared_folder(size_bytes: int) -> Iterator[str]:
-    """A folder that other processes of this host read, for so many bytes.
+    """A folder for files of so many bytes that other processes of this host read; removed at the end.
 
-    In shared memory it is held, so that one of a killed process is swept (protocol/segments.py).
+    In shared memory it is held, so that one of a killed process is swept (protocol/segments.py); on a disk
+    it stays then, as other temporary files do.
     """
     if not segments.has_room(size_bytes):
         with tempfile.TemporaryDirectory(prefix=f"{segments.PREFIX}-") as folder:

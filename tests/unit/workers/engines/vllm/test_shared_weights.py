@@ -19,8 +19,7 @@ def memory(tmp_path, monkeypatch):
     """A folder in place of shared memory."""
     place = tmp_path / "memory"
     place.mkdir()
-    for module in (segments, weights):
-        monkeypatch.setattr(module, "SHARED_MEMORY", place, raising=False)
+    monkeypatch.setattr(segments, "SHARED_MEMORY", place)
     return place
 
 
