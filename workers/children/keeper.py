@@ -24,7 +24,7 @@ from workers.sandbox.usage import resident_mb_below
 LOOK_MS = 100
 """Milliseconds between two checks of the child's memory: cheap, and a few hundred MB are filled meanwhile."""
 LOOKS_AT_ALL = 10
-"""Every so many checks also of all descendants, which reads the status of every process of the machine."""
+"""One in so many checks covers all descendants, and so reads the status of every process of the machine."""
 
 
 def main() -> None:

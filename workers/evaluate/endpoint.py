@@ -31,7 +31,7 @@ NOT_OPENAIS = ("top_k", "min_p", "min_tokens")
 So is a row's own `chat_template_kwargs`.
 """
 NO_TOKENS = "policy.generate needs tokens, which an endpoint does not take: use policy.chat, or a checkpoint."
-UNHEARD = (
+NO_REWARD = (
     "The agent returned no reward, and asked the endpoint itself: what was answered is not known here, and "
     "cannot be scored. Return a number, ask with policy.chat, or evaluate a checkpoint."
 )
@@ -219,7 +219,7 @@ class EndpointEpisodes:
         if not playing.turns and not has_door:
             raise Lost("The agent returned before the policy had answered once.")
         if not playing.turns and ended.reward is None:
-            raise Lost(UNHEARD)
+            raise Lost(NO_REWARD)
         last = next((m for m in reversed(playing.talk) if m["role"] == "assistant"), {"content": ""})
         first = next((str(m["content"]) for m in playing.talk if m["role"] == "user"), "")
         ending = "length" if ended.limit else playing.ending

@@ -8,7 +8,7 @@ from protocol.errors import ConfigError
 
 
 def load_tokenizer(directory: str) -> Any:
-    """The tokenizer of a model directory; it decodes tokens to the very text. Raises: ConfigError."""
+    """The tokenizer of a model directory, which decodes tokens without changes. Raises: ConfigError."""
     from transformers import AutoTokenizer
 
     try:

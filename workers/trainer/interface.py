@@ -32,7 +32,7 @@ class TrainerEngine(Protocol):
     def save_checkpoint(self, policy_version: int) -> Path:
         """Write `checkpoints/step_<policy_version>` of the run directory; returns its path.
 
-        With `write_checkpoint` (workers/trainer/checkpoints.py): a folder without its files and `.complete`
+        Use `write_checkpoint` (workers/trainer/checkpoints.py): a folder that lacks its files or `.complete`
         is taken for cut off when the run goes on, and is set aside.
         """
         ...

@@ -48,7 +48,10 @@ class Entries(dict[str, Entry]):
 
     @cached_property
     def text(self) -> str:
-        """The header's part on the tensors. Cached: for a few hundred it took longer than a small version."""
+        """The header's part on the tensors.
+
+        Cached: of a few hundred tensors it took longer to make than a small version to write.
+        """
         return "".join(
             f",{json.dumps(name)}:{json.dumps(_told(entry), separators=(',', ':'))}"
             for name, entry in self.items()

@@ -107,9 +107,10 @@ class ParkedRows:
         self._relocate(there, free)
 
     def has_new_weights(self, running: Iterable[Trajectory] = (), *, keeps: bool) -> None:
-        """Note a weight update, over which these go on with their rows.
+        """Note a weight update.
 
-        `keeps`: content from older weights may still be continued.
+        `running`: trajectories that go on with their rows; `keeps`: content from older weights may still be
+        continued.
         """
         self._updates += 1
         self._mixed = set(running)

@@ -178,7 +178,7 @@ class VllmEngine:
         return bool(self._live)
 
     def _queue_again(self) -> None:
-        """Add what has not begun again, with the new salt: the old one would find KV of older weights."""
+        """Send requests without a token again under the new salt: under the old they would find older KV."""
         queued = [live.generation for live in self._live.values() if not live.has_sampled]
         self.abort([generation.key for generation in queued])
         for generation in queued:
