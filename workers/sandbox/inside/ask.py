@@ -198,7 +198,7 @@ def names_of(statements, tests, entry, entered):
     loaded = set().union(*map(_names, trees))
     called = set().union(*map(_called, trees), entered)
     found = {}
-    for name in sorted(loaded | entered):
+    for name in sorted({*loaded, *entered}):
         module = SHORT.get(name, name)
         if name not in called and (name in SHORT or name in sys.stdlib_module_names):
             try:
