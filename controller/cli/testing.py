@@ -1,8 +1,9 @@
 """`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
 
-`--fast` runs the unit tests and the properties at few examples; `--costly` adds whole runs whose promise a
-cheaper test shows as well, which are marked `costly`; `--thorough` adds these and the long sweeps, which are
-marked `thorough`, and the connectors to verifiers and OpenEnv in an environment of theirs.
+`--fast` runs the unit tests and the properties at few examples; `--costly`, the tier of CI, adds whole runs
+whose promise a cheaper test shows as well, which are marked `costly`, and the connectors to verifiers and
+OpenEnv in an environment of theirs; `--thorough` adds all these and the long sweeps, which are marked
+`thorough`.
 
 A thorough tier that was stopped continues with the tests that have not passed, if the code is the same.
 
@@ -51,7 +52,7 @@ def run_tests(
     ] = False,
     costly: Annotated[
         bool,
-        typer.Option("--costly", help="Run costly tests too, whose promise a cheaper one shows as well: CI."),
+        typer.Option("--costly", help="Run costly tests too, and those of connectors: what CI runs."),
     ] = False,
     thorough: Annotated[
         bool,
@@ -85,7 +86,7 @@ def run_tests(
     code = int(pytest.main(words))
     if not code and not fast:
         code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm(), chosen)
-    if not code and thorough:
+    if not code and (costly or thorough):
         code = test_connectors(why_no_connectors())
     raise typer.Exit(code)
 

@@ -60,10 +60,12 @@ def test_the_thorough_tier_leaves_nothing_out(asked):
     assert asked[1:] == [["vllm", "--without-vllm was given", "-m", ""], ["connectors", "this is a test"]]
 
 
-def test_costly_tests_are_run_where_they_are_asked_for_those_of_vllm_too(asked):
+def test_costly_tests_are_run_where_they_are_asked_for_those_of_vllm_and_connectors_too(asked):
     assert launch("--costly", "--without-vllm").exit_code == 0
     assert asked[0][:2] == ["-m", "not thorough"]
-    assert asked[1:] == [["vllm", "--without-vllm was given", "-m", "not thorough"]]
+    vllm, connectors = asked[1:]
+    assert vllm == ["vllm", "--without-vllm was given", "-m", "not thorough"]
+    assert connectors == ["connectors", "this is a test"]
 
 
 @pytest.mark.parametrize("tiers", ["--fast --thorough", "--fast --costly", "--costly --thorough"])
