@@ -249,15 +249,15 @@ class Recording:
             raise _Damaged
         return now, made_by, image
 
-    def lines(self, steps: int) -> list[dict[str, object]]:
+    def lines(self, steps: int) -> list[str]:
         """The first lines of metrics.jsonl, as far as snapshots have them whole. Raises: RunError."""
-        found: list[dict[str, object]] = []
+        found: list[str] = []
         query = "SELECT step, line, checksum FROM lines WHERE step <= ? ORDER BY step"
         with self._open() as db:
             rows = db.execute(query, (steps,)).fetchall()
         for step, line, checksum in rows:
             if is_whole(checksum, line_checksum, step, line):
-                found.append(json.loads(line))
+                found.append(line)
             else:
                 text = f"The line of step {step} in {self.path} is damaged; metrics.jsonl is without it."
                 self.notes.append(text)

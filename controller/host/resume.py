@@ -64,7 +64,7 @@ async def find_past(
                 _refuse_without_start(directory.path, past, lost)
                 past.notes.append(f"{lost} {_kept_aside(directory, past)}")
             before = past.core.state.config.weights.directory
-            directory.go_on(past.lines, past.core.evaluation.reports, before)
+            directory.go_on(past.metrics(), past.core.evaluation.reports, before)
             return past
         steps = past.core.state.steps
     directory.begin(is_blank=steps is None)

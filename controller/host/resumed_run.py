@@ -5,8 +5,10 @@ other commands than it gave then; a worker's message on which the core fails is 
 MAX_SKIPPED in a run; nothing is written.
 """
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from controller.core.commands import ReportStep
 from controller.core.core import Core
@@ -28,14 +30,25 @@ class ResumedRun:
 
     core: Core
     now: float = 0.0  # seconds since the run began
-    lines: list[dict[str, object]] = field(default_factory=list)  # all of metrics.jsonl
-    unsaved_lines: int = 0  # number of the last lines that no snapshot has
+    saved_lines: list[str] = field(default_factory=list)  # of metrics.jsonl, which snapshots have
+    lines: list[dict[str, object]] = field(default_factory=list)  # the others, behind these
     replayed: int = 0  # events after the newest snapshot
     skipped: dict[int, str] = field(default_factory=dict)  # events newly skipped, and why
     faults: list[PeerFaulted] = field(default_factory=list)  # faults for which their authors will be closed
     forgiven: list[str] = field(default_factory=list)  # all forgiven invariants, if the run was just rewound
     is_over: bool = False  # whether all its steps are made and saved, or its data has ended
     notes: list[str] = field(default_factory=list)  # warnings, such as of damage that was worked around
+
+    def metrics(self) -> list[str]:
+        """All lines of metrics.jsonl, in JSON."""
+        return [*self.saved_lines, *map(json.dumps, self.lines)]
+
+    @property
+    def newest_line(self) -> dict[str, Any] | None:
+        """Last line of metrics.jsonl; None before the first train step."""
+        if self.lines:
+            return self.lines[-1]
+        return json.loads(self.saved_lines[-1]) if self.saved_lines else None
 
 
 def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
@@ -46,7 +59,6 @@ def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
     """
     past, after = _newest(recording, until)
     past.notes = recording.notes
-    saved = len(past.lines)
     for recorded, wanted in turns(recording, past.core, after, until):
         past.now, past.replayed = recorded.now, past.replayed + 1
         past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
@@ -57,7 +69,6 @@ def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
                 "a strategy of yours has changed, or the file is damaged there. Use what made it, "
                 f"{way_on_from(Path(recording.path).parent)}."
             )
-    past.unsaved_lines = len(past.lines) - saved
     return past
 
 

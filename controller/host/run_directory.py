@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -85,19 +85,17 @@ class RunDirectory:
                 (self.path / f"run.db{suffix}").unlink(missing_ok=True)
             self._open()
 
-    def go_on(
-        self, lines: list[dict[str, object]], evaluations: list[dict[str, object]], weights_were_in: str
-    ) -> None:
+    def go_on(self, lines: Sequence[str], evaluations: list[dict[str, object]], weights_were_in: str) -> None:
         """Resume the run in the folder.
 
-        `lines`: its metrics.jsonl; `evaluations`: its evaluations.jsonl; `weights_were_in`: its earlier
-        `weights.directory`, where versions may be left. Raises: ConfigError.
+        `lines`: of its metrics.jsonl, in JSON; `evaluations`: of its evaluations.jsonl; `weights_were_in`:
+        its earlier `weights.directory`, where versions may be left. Raises: ConfigError.
         """
         with self.in_words():
             sweep(weights_were_in, keep=self._segments)
-            self._write_atomically(METRICS, _json_lines(lines))
+            self._write_atomically(METRICS, _joined(lines))
             if evaluations:
-                self._write_atomically(EVALUATIONS, _json_lines(evaluations))
+                self._write_atomically(EVALUATIONS, _joined(map(json.dumps, evaluations)))
             else:
                 (self.path / EVALUATIONS).unlink(missing_ok=True)
             (self.path / "summary.json").unlink(missing_ok=True)
@@ -333,8 +331,8 @@ def _refusal_in_words(file: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _json_lines(lines: list[dict[str, object]]) -> str:
-    return "".join(json.dumps(line) + "\n" for line in lines)
+def _joined(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _folder(config: Config) -> Path:

@@ -172,10 +172,10 @@ class Shell:
             rows = self._store.keep_only(self.core.groups_with_payload())
         self._stepper.note("files", own_files(self._written))
         await self._prompts.go_on(past.core, rows, cursors=self._store.facts().get("cursors"))
-        for line in past.lines[len(past.lines) - past.unsaved_lines :]:
+        for line in past.lines:
             self._snapshots.add_line(line)
-        if past.lines:
-            self._status.note_step(past.lines[-1])
+        if newest := past.newest_line:
+            self._status.note_step(newest)
         self._on_progress(0.0, f"workers: going on with {run_dir}, after {self.core.state.steps} train steps")
 
     @property

@@ -37,7 +37,7 @@ class Damaged:
         store.close()
         self.file, self.config = folder / "run.db", self.run.config
         self.payload = self.fetched(folder / "whole.db")
-        self.lines = past_of(self, folder / "whole.db").lines
+        self.lines = past_of(self, folder / "whole.db").metrics()
         assert len(self.groups) >= 3
         assert len(self.lines) >= 2
 
@@ -84,7 +84,7 @@ def attempt(damaged):
     except StaleFlowError as error:
         return str(error)
     assert image(found.core) == damaged.image
-    assert all(line in damaged.lines for line in found.lines)
+    assert all(line in damaged.lines for line in found.metrics())
     assert (rows, pieces) == damaged.payload
     return found
 
@@ -240,7 +240,7 @@ def test_a_damaged_line_is_said_and_left_out(damaged):
     damaged.copy()
     damaged.execute("UPDATE lines SET line = replace(line, '0', '7') WHERE step = 1")
     found = attempt(damaged)
-    assert [line["step"] for line in found.lines] == [line["step"] for line in damaged.lines[1:]]
+    assert found.metrics() == damaged.lines[1:]
     assert "The line of step 1 in " in found.notes[0]
 
 

@@ -36,7 +36,7 @@ def test_the_past_has_the_core_the_time_and_the_lines(tmp_path):
     assert past is not None
     assert not past.is_over
     assert past.now == pytest.approx(0.30)
-    assert [line["step"] for line in past.lines] == list(range(1, past.core.state.steps + 1))
+    assert [json.loads(line)["step"] for line in past.metrics()] == list(range(1, past.core.state.steps + 1))
 
 
 async def test_the_past_is_derived_in_a_thread_that_delays_no_exit(tmp_path, monkeypatch):
@@ -156,7 +156,7 @@ def test_a_directory_with_a_run_waits_to_be_told_and_another_one_can_be_named(tm
     directory = RunDirectory(settings)
     assert directory.has_run
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n{"st')
-    directory.go_on([{"step": 1}, {"step": 2}], [], settings.weights.directory)
+    directory.go_on(['{"step": 1}', '{"step": 2}'], [], settings.weights.directory)
     directory.append_metrics({"step": 3})
     directory.close()
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
