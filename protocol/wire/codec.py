@@ -20,7 +20,7 @@ from protocol.errors import RemoteError
 from protocol.messages import KINDS, MAX_ARRAY, PROTOCOL_VERSION, Generated, Message
 from protocol.wire.fields import FieldTypes, MalformedFields, NoFields
 
-MAX_HEADER_BYTES = 16 << 20
+MAX_HEADER_BYTES = 16 << 20  # of what a worker sends
 MOST_LOGPROB = 1e-3  # float32 arithmetic may round the logprob of a certain token to above 0
 _LEAST, _MOST = np.minimum.reduce, np.maximum.reduce  # of many small frames: no method between
 _NUMBER = Annotated[int, msgspec.Meta(ge=0)]
@@ -172,13 +172,16 @@ def encode(packet: Packet) -> list[bytes]:
     return [header, *packet.frames]
 
 
-def decode(frames: list[bytes], *, vocabulary: int | None = None) -> Packet:
+def decode(
+    frames: list[bytes], *, vocabulary: int | None = None, header_bytes: int = MAX_HEADER_BYTES
+) -> Packet:
     """The packet in these frames, everything checked.
 
-    `vocabulary`: tokens that the model knows; None: any number. Raises: RemoteError.
+    `vocabulary`: tokens that the model knows; None: any number; `header_bytes`: the most that the header may
+    have. Raises: RemoteError.
     """
-    if not frames or len(frames[0]) > MAX_HEADER_BYTES:
-        raise RemoteError(f"A packet needs a header of at most {MAX_HEADER_BYTES} bytes.")
+    if not frames or len(frames[0]) > header_bytes:
+        raise RemoteError(f"A packet needs a header of at most {header_bytes} bytes.")
     try:
         tag, protocol, sequence, ack, values = _HEADER.decode(frames[0])
     except msgspec.ValidationError:

@@ -14,6 +14,7 @@ from protocol.messages import TO_WORKER, Message
 from protocol.wire.codec import decode
 from protocol.wire.frame_limits import (
     MAX_FRAME_FROM_WORKER,
+    MAX_HEADER_TO_WORKER,
     TO_WORKER_LIMITS,
     check_sizes,
 )
@@ -93,7 +94,7 @@ class Connection(DrainedSocket):
 
     def _take(self, frames: list[bytes], now: float) -> None:
         try:
-            packet = decode(frames)
+            packet = decode(frames, header_bytes=MAX_HEADER_TO_WORKER)
             if type(packet.message) not in TO_WORKER:
                 raise RemoteError(f"A controller must not say {type(packet.message).__name__}.")
         except RemoteError as error:

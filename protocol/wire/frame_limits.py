@@ -9,6 +9,7 @@ from protocol.wire.sockets import FrameLimits, Frames
 
 MAX_FRAME_FROM_WORKER = 64 << 20  # a report of 256 responses of 32k tokens is 32 MiB
 MAX_FRAME_TO_WORKER = 2 << 30  # the tokens of a whole batch travel to the trainer as one frame
+MAX_HEADER_TO_WORKER = 1 << 30  # of a batch: 17 bytes for each turn of each of its episodes
 FROM_WORKER_LIMITS = FrameLimits(MAX_FRAME_FROM_WORKER, 16_384)
 TO_WORKER_LIMITS = FrameLimits(MAX_FRAME_TO_WORKER, 1 << 20)
 """A batch has a frame for each trajectory that was sampled from a cut distribution."""

@@ -12,6 +12,7 @@ import zmq
 from protocol.errors import LocalError
 from protocol.ids import PeerId
 from protocol.messages import (
+    GIVEN,
     Attach,
     Beat,
     Close,
@@ -23,8 +24,10 @@ from protocol.messages import (
     Reattach,
     Retire,
     Train,
+    TrainItem,
 )
-from protocol.wire.codec import Packet, decode, encode
+from protocol.messages.pieces import Segment
+from protocol.wire.codec import MAX_HEADER_BYTES, Packet, decode, encode
 from protocol.wire.connection import Connection
 from protocol.wire.server import Server
 
@@ -61,7 +64,7 @@ class Ends:
         connection = Connection(
             endpoint or self.server.endpoint,
             on_message=self._tell,
-            on_fault=self.blamed.append,
+            on_fault=self._blame,
             resend_s=self._resend_s,
         )
         self._sockets.append(connection)
@@ -89,6 +92,10 @@ class Ends:
 
     def _fault(self, peer: PeerId, reason: str) -> None:
         self.faults.append((peer, reason))
+        self._news.set()
+
+    def _blame(self, reason: str) -> None:
+        self.blamed.append(reason)
         self._news.set()
 
     def _drained(self) -> None:
@@ -302,3 +309,17 @@ async def test_a_frame_beyond_the_limit_is_refused_where_it_is_sent(ends: Ends) 
     connection = ends.connect()
     with pytest.raises(LocalError, match="67108865 bytes; the other side accepts 67108864"):
         connection.send(PromptsEncoded(((0, 1),), ()), (bytes((64 << 20) + 1),))
+
+
+async def test_a_batch_of_many_turns_is_heard_though_a_worker_may_not_say_as_much(ends: Ends) -> None:
+    connection = ends.connect()
+    await ends.until(lambda: len(ends.heard) == 1)
+    turns = tuple(Segment(number, GIVEN if number % 2 else 3, 1000) for number in range(2000))
+    outcomes = tuple(0.5 for _ in turns)
+    episodes = tuple(TrainItem(1, one, 7, 0.5, 0.5, "stop", turns, one, outcomes) for one in range(600))
+    batch = Train(4, episodes, ahead=len(episodes))
+    assert len(encode(Packet(1, 0, batch, ()))[0]) > MAX_HEADER_BYTES
+    ends.server.send(ends.heard[0][0], batch, (b"", b"", b""))
+    await ends.until(lambda: ends.told == [batch] or bool(ends.blamed))
+    assert ends.blamed == []
+    connection.close()
