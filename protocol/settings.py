@@ -178,7 +178,8 @@ class TrainerSettings(Section):
     """What a response of full length loses, in units of the reward."""
     mask_truncated: bool = False
     """Leave responses that were cut off at full length out of the loss (they still count in its divisor); of
-    an agent, conversations with all their turns whose last turn was cut at `agent.max_turn_tokens`."""
+    an agent, whole episodes that did not end by themselves: that came to `agent.max_turns` or to a limit of
+    tokens, that ended with a cut turn, or whose environment was silent for too long."""
     batch_groups: int = Field(default=32, ge=1)
     """Groups that one policy version is trained on (the paper's buffer size)."""
     streaming: bool = False

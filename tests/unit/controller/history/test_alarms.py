@@ -82,6 +82,14 @@ def test_turns_of_one_token_by_the_configuration_are_not_cut():
     assert "agent.max_turn_tokens" in found.remedy
 
 
+@pytest.mark.parametrize("key", ["tokens__masked_share", "response_length__cut"])
+def test_the_remedy_names_every_limit_that_may_have_ended_an_episode(key):
+    """An episode that came to `agent.max_turns` counts as cut, and is masked, whatever its turns."""
+    (found,) = alarms(lines(**{key: 1.0}))
+    for limit in ("agent.max_turns", "agent.max_tokens", "agent.max_turn_tokens", "ending/turns"):
+        assert limit in found.remedy
+
+
 def test_slow_rewards_are_named_until_they_are_clearly_faster():
     def shares(*values):
         return lines(len(values), phase__scoring=lambda n: values[n - 1])
