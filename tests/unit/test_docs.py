@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,18 @@ def test_links_lead_somewhere(page):
         assert there.exists(), f"{page} links {target}, which is not there: it was moved or renamed"
         if anchor and there.suffix == ".md":
             assert anchor in anchors(there), f"{page} links {target}#{anchor}, but no heading there says so"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_line_break_changes_what_a_page_shows(page):
+    """A sentence that breaks before `1.` becomes a list, and a block of commands may join two of them."""
+    lines = text_of(ROOT / page).splitlines()
+    for number, (above, line) in enumerate(pairwise(lines), 2):
+        is_item = re.match(r"\s*([-*]|\d+\.) ", above) or not above.strip()
+        begins_list = re.match(r" +1\. ", line) and not is_item
+        joins = line.startswith("    ") and len(re.findall(r"(?:^| )launch\.py\b", line)) > 1
+        assert not begins_list, f"{page}, line {number}: this begins a list in the middle of a sentence"
+        assert not joins, f"{page}, line {number}: these are two commands"
 
 
 def test_the_readme_links_every_page():
