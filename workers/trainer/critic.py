@@ -22,6 +22,7 @@ from workers.trainer.state import missing_weights, restore_state
 from workers.trainer.token_batch import TokenBatch
 
 CRITIC = "critic/"  # prefix of its tensors in a checkpoint
+CAP = "final_logit_softcapping"  # of the logits, in the configurations of Gemma and others
 CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")  # means over steps or tokens
 
 
@@ -51,6 +52,8 @@ class Critic:
         head = torch.nn.Linear(output.in_features, 1, bias=False, device=ranks.device)
         torch.nn.init.zeros_(head.weight)
         model.config.tie_word_embeddings = False
+        if getattr(config := model.config.get_text_config(), CAP, None) is not None:
+            setattr(config, CAP, None)  # a reward may be above it
         model.set_output_embeddings(head)
         shard(model, ranks, options, dtype=forward_dtype)
         self.optimizer = make_optimizer(model, options.model_copy(update={"lr": options.critic_lr}))
