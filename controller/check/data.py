@@ -48,6 +48,7 @@ class Sample:
     section: str  # data, data.sources.N, or evaluation.data.NAME
     path: str
     columns: dict[str, str]
+    name: str = ""  # of one of several sources: the column `source` of its rows
     remarks: list[Remark] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the first rows, as workers get them
 
@@ -62,7 +63,11 @@ def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
 
     `is_thorough`: also open saved datasets and those of the Hub, which takes seconds.
     """
-    found = [_look_at(config, section, data, is_thorough=is_thorough) for section, data in config.data.each]
+    names = [source.name for source in config.data.sources] or [""]
+    found = [
+        _look_at(config, section, data, name=name, is_thorough=is_thorough)
+        for name, (section, data) in zip(names, config.data.each, strict=True)
+    ]
     for sample, (section, data) in zip(found, config.data.each, strict=True):
         sample.remarks += _key_notes(section, data)
     evaluation = config.evaluation
@@ -151,9 +156,15 @@ def package_for(path: str) -> str | None:
 
 
 def _look_at(
-    config: Config, section: str, data: DataSettings, *, is_thorough: bool, most: int = FIRST_ROWS
+    config: Config,
+    section: str,
+    data: DataSettings,
+    *,
+    is_thorough: bool,
+    name: str = "",
+    most: int = FIRST_ROWS,
 ) -> Sample:
-    sample = Sample(section, data.path, data.columns)
+    sample = Sample(section, data.path, data.columns, name)
     is_supervised = config.trainer.is_supervised and sample.is_trained
     try:
         kind, files = format_of(data.path) if data.path else ("nothing", [])
@@ -200,6 +211,7 @@ def _read_first_rows(
         once = data.model_copy(update={"shuffle": shuffle, "epochs": 1})
         source = PromptSource(
             config.model_copy(update={"data": once, "trainer": trainer}),
+            name=sample.name,
             most=indexed,
             on_refused=note if sample.is_trained else None,
         )

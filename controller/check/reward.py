@@ -67,7 +67,9 @@ def _scored(config: Config, samples: Sequence[Sample]) -> Iterator[tuple[str, Na
     for number, entry in enumerate(config.reward.entries):
         key = f"reward.rewards.{number}" if config.reward.rewards else "reward.function"
         chosen = [
-            replace(sample, rows=[row for row in sample.rows if entry.is_for(row)]) for sample in trained
+            replace(sample, rows=[row for row in sample.rows if entry.is_for(row)])
+            for sample in trained
+            if not sample.rows or any(map(entry.is_for, sample.rows))
         ]
         yield key, entry, chosen if entry.when else trained
 

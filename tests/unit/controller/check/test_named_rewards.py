@@ -100,6 +100,21 @@ def test_a_judge_of_the_conversation_needs_no_column_for_it(tmp_path):
     assert not [one for one in remarks(tmp_path, rewards, [{"prompt": "?"}]) if "column" in one[2]]
 
 
+def test_rows_of_several_sources_have_the_column_source_as_in_a_run(tmp_path):
+    (tmp_path / "mine.py").write_text("def score(completion, source, level):\n    return 1.0\n")
+    (tmp_path / "easy.jsonl").write_text('{"prompt": "?"}\n')
+    (tmp_path / "hard.jsonl").write_text('{"prompt": "?", "level": 3}\n')
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"data: {{sources: [{{path: {tmp_path}/easy.jsonl}}, {{path: {tmp_path}/hard.jsonl}}]}}\n"
+        "reward: {rewards: [{function: 'mine.py:score', when: {source: hard}},\n"
+        "  {kind: judge, base_url: 'http://127.0.0.1/v1', model: m, when: {source: easy}}]}\n"
+    )
+    found = [one for one in check(load_config(file), is_thorough=True) if one.field.startswith("reward")]
+    assert [one.level for one in found] == ["note", "note"]
+    assert all("fits the data" in one.text for one in found)
+
+
 def test_a_column_may_be_a_key_of_a_mapping():
     row = {"reward_model": {"ground_truth": "7", "style": {"a": 1}}, "a.b": 2}
     assert find(row, "reward_model.ground_truth") == "7"
