@@ -6,7 +6,7 @@ only if `is_thorough`."""
 
 import difflib
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from controller.check.data import Remark
 from controller.check.source import Definition, call_problem, look_up
@@ -36,7 +36,9 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
             has_failed |= key == "agent.function"
             yield "error", key, problem
         elif field in STRATEGIES:
-            yield from _tried("controller.check.strategies", key, {"field": field, "name": value})
+            sources = [(source.name, source.weight) for source in config.data.sources]
+            question = {"field": field, "name": value, "sources": sources}
+            yield from _tried("controller.check.strategies", key, question)
         elif key == "trainer.loss" and is_thorough:
             yield from _tried(
                 "workers.trainer.losses.own",
@@ -115,7 +117,7 @@ def import_problem(key: str, value: str, known: Collection[str] = ()) -> str | N
     return None
 
 
-def _tried(module: str, key: str, question: dict[str, str]) -> Remarks:
+def _tried(module: str, key: str, question: Mapping[str, object]) -> Remarks:
     try:
         for level, text in ask(module, question, limit_s=TRIAL_S):
             yield level, key, text

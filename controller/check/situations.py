@@ -4,7 +4,7 @@ Invariants: every situation can occur in a run; each is given ASKED times, so th
 differ, or that changes its arguments, is reported.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 
 from protocol.blame import shown
@@ -83,6 +83,13 @@ def _schedule() -> list[Arguments]:
     ]
 
 
+def _schedule_of(sources: Sequence[tuple[str, float]]) -> list[Arguments]:
+    """A run's own sources, by name and weight, since a schedule may know them by their names."""
+    fresh = tuple(SourceView(name, weight, 0, 0, 0.5) for name, weight in sources)
+    met = tuple(one._replace(read=10 + n, scored=8, pass_rate=1 / (1 + n)) for n, one in enumerate(fresh))
+    return [(MixtureView(0, fresh),), (MixtureView(3, met),), (MixtureView(30, met),)]
+
+
 def _pacing() -> list[Arguments]:
     view = AdmissionView(2, 8, 5, 4, 10, 6, 56, 4, 12, 9, cap=16.0)
     calm = Pace(16.0, period_s=10.0, periods=(9.0, 11.0))
@@ -123,15 +130,17 @@ SEEDS = {
 """Arguments from which a strategy may seed randomness, as `strategies.kinds.PROMISES` names them."""
 
 
-def try_out(field: str, strategy: Foreign) -> Iterator[str]:
+def try_out(field: str, strategy: Foreign, sources: Sequence[tuple[str, float]] = ()) -> Iterator[str]:
     """Remarks on this strategy for the key `kinds.key_of(field)`, at most one of each kind.
 
+    `sources`: name and weight of each source of prompts; () makes some up.
     Raises: PluginError if it fails, or gives an answer that is not allowed.
     """
     notes: dict[str, str] = {}
     is_routing = isinstance(strategy, Routing)
     decide = strategy.choose if is_routing else strategy
-    for arguments in SITUATIONS[field]():
+    own = field == "schedule" and sources
+    for arguments in _schedule_of(sources) if own else SITUATIONS[field]():
         for kind, text in _try_one(field, decide, arguments):
             notes.setdefault(kind, text)
         if is_routing and strategy.order is not None:
