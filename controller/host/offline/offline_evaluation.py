@@ -16,7 +16,7 @@ from controller.core.state.agents.episode_figures import overhead_figures
 from controller.core.state.evaluation_report import Answered, line
 from controller.core.worker_settings import worker_settings
 from controller.data.held_out import HeldOut, read_held_out
-from controller.data.prompts import PromptSource
+from controller.data.sources import Sources
 from controller.durability.damage import newest_checkpoint
 from controller.host.offline.saved_adapter import ADAPTER_CONFIG, lora_of
 from protocol.asking import ask
@@ -165,8 +165,16 @@ def _read(config: Config, rows: int) -> HeldOut:
         raise ConfigError(
             "There is no `evaluation.data`, so rows are those of `data`: say how many with --rows."
         )
-    found_rows = PromptSource(config).read(rows)
-    return HeldOut.of(found_rows, ["data"] * len(found_rows))
+    return _read_data(config, rows)
+
+
+def _read_data(config: Config, count: int) -> HeldOut:
+    """So many rows of `data`, each at most once; of several sources as many each. Raises: ConfigError."""
+    names = [source.name for source in config.data.sources] or ["data"]
+    once = config.data.model_copy(update={"epochs": 1})
+    wanted = [number % len(names) for number in range(count)]
+    rows, numbers = Sources(config.model_copy(update={"data": once})).read(count, wanted)
+    return HeldOut.of(rows, [names[number] for number in numbers])
 
 
 def _line(config: Config, held_out: HeldOut, rows: list[dict[str, Any]], samples: int) -> dict[str, Any]:

@@ -50,6 +50,25 @@ def test_the_figures_are_those_of_an_evaluation(config, asked):
     assert (asked[0]["base_url"], asked[0]["model"], asked[0]["directory"]) == ("http://here/v1", "small", "")
 
 
+def test_no_row_counts_twice_if_more_are_asked_for_than_there_are(config, asked):
+    evaluate(config, Evaluee(base_url="http://here/v1", model="small"), rows=7)
+    assert [row["answer"] for row in asked[0]["rows"]] == ["0", "1", "2", "3", "4"]
+
+
+def test_of_several_sources_as_many_rows_each_are_read(config, asked, tmp_path):
+    few = tmp_path / "few.jsonl"
+    few.write_text('{"prompt": "few?", "answer": "9"}\n')
+    sources = [{"path": config.data.path}, {"path": str(few), "name": "little"}]
+    data = {"sources": sources, "shuffle": False}
+    config = Config.model_validate(config.model_dump() | {"data": data}, strict=False)
+    line = evaluate(config, Evaluee(base_url="http://here/v1", model="small"), rows=5)
+    assert [row["source"] for row in asked[0]["rows"]] == ["rows", "little", "rows", "rows"]
+    assert line["failures"][0] == "little, prompt 1: no"
+    few.unlink()
+    with pytest.raises(ConfigError, match=r"data\.sources\.1 \(little\), called `data` here"):
+        evaluate(config, Evaluee(base_url="http://here/v1", model="small"), rows=5)
+
+
 def test_held_out_rows_go_before_those_of_training(config, asked, tmp_path):
     other = tmp_path / "other.jsonl"
     other.write_text('{"prompt": "held out"}\n')
