@@ -88,6 +88,7 @@ def _unpause(core: "Core") -> str:
     if paused is None:
         raise Refused("The run is not paused. Nothing was changed.")
     core.state.paused = None
+    core.training.forget_pause(paused.since_s)
     return f"The run goes on, after a pause of {core.state.now - paused.since_s:.0f} s."
 
 

@@ -214,6 +214,13 @@ class Training:
         self.state.pace = self.state.pace._replace(cap=max(self.state.pace.cap, self._least_cap))
         self.end_after_last_step()
 
+    def forget_pause(self, since_s: float) -> None:
+        """A pause that began then is over: nothing is learned from its step, and it was no waiting."""
+        self._consumed_at = None
+        self.state.gated.take(self.state.now)
+        if self._idle_since is not None:
+            self._idle_since += self.state.now - max(self._idle_since, since_s)
+
     def _waiting(self) -> float:
         """Share of the episodes in flight that wait for their environments; 0 without agents."""
         if not self.state.config.agent.is_on:

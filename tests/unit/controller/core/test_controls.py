@@ -136,6 +136,23 @@ def test_a_pause_is_no_idling(run):
     assert sum(seconds for cause, seconds in spent.items() if cause != "paused") < 500.0
 
 
+def test_nothing_is_learned_from_a_pause_and_it_holds_no_batch_back(tmp_path):
+    """A long pause was taken for a long step: `staleness.pace` held the next batch back for as long."""
+    run = Operated(tmp_path / "run.db", config_of(steps=8, evaluation=HELD_OUT))
+    run.run(until=lambda: run.core.state.steps >= 4)
+    before = run.core.state.pace
+    run.order("pause")
+    run.quiet()
+    run.now += 3600.0
+    run.order("unpause")
+    run.run()
+    assert len(run.lines) == 8
+    assert max(run.core.state.pace.periods) < 10.0
+    assert run.core.state.pace.period_s < 10 * before.period_s
+    assert max(line["time_s/wait"] for line in run.lines) < 10.0
+    run.close()
+
+
 def test_a_paused_run_is_paused_still_after_a_restart(tmp_path):
     config = config_of(steps=6)
     first = Operated(tmp_path / "run.db", config)
