@@ -8,7 +8,7 @@ writes; a configuration that would change what the run promised or learned is re
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -261,7 +261,7 @@ def _refuse_changes(run: Path, was: Config, now: Config) -> None:
     keys = [key for key in {**before, **after} if not _may_change(key)]
     changed = [key for key in keys if _at(before, key) not in (_at(after, key), _at(meant, key))]
     if changed:
-        listed = "\n".join(f"  {key}: {_at(before, key)} there, {_at(after, key)} now" for key in changed)
+        listed = "\n".join(line for key in changed for line in _lines(key, before, after))
         raise ConfigError(
             f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
             "only with what it promised and learned from. Put these keys back, choose another run.name, "
@@ -271,6 +271,21 @@ def _refuse_changes(run: Path, was: Config, now: Config) -> None:
 
 def _may_change(key: str) -> bool:
     return any(key == may or key.startswith(f"{may}.") for may in MAY_CHANGE)
+
+
+def _lines(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """What has changed at a key; of mappings in a list, as in data.sources, only the keys that differ."""
+    was, now = before.get(key), after.get(key)
+    if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        pairs = [*zip(was, now, strict=True)]
+        if all(isinstance(one, dict) for pair in pairs for one in pair):
+            of_was, of_now = ({str(n): pair[i] for n, pair in enumerate(pairs)} for i in (0, 1))
+            before, after = _flat(of_was, f"{key}."), _flat(of_now, f"{key}.")
+            for inner in {**before, **after}:
+                if _at(before, inner) != _at(after, inner):
+                    yield from _lines(inner, before, after)
+            return
+    yield f"  {key}: {_at(before, key)} there, {_at(after, key)} now"
 
 
 def _at(flat: Mapping[str, Any], key: str) -> str:

@@ -96,6 +96,22 @@ def test_harmless_changes_are_taken_over_and_others_refused_by_name(tmp_path):
     assert "trainer.batch_groups: 2 there, 4 now" in str(caught.value)
 
 
+def test_of_changed_sources_only_what_differs_is_named(tmp_path):
+    data = {"sources": [{"path": "a.jsonl"}, {"path": "b.jsonl", "columns": {"prompt": "x"}}]}
+    AnsweredRun(tmp_path / "run.db", data=data).to_the_end(max_events=30, flush=False)
+    config = Config.model_validate(
+        {"data": {"sources": [{"path": "a.jsonl", "weight": 2.0}, {"path": "b.jsonl", "where": {"n": [1]}}]}}
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_past(tmp_path, config)
+    said = [line.strip() for line in str(caught.value).split("\n") if "data.sources" in line]
+    assert said == [
+        "data.sources.0.weight: 1.0 there, 2.0 now",
+        "data.sources.1.columns: {'prompt': 'x'} there, {} now",
+        "data.sources.1.where.n: not set there, [1] now",
+    ]
+
+
 @pytest.mark.parametrize(
     "change",
     [
