@@ -31,6 +31,7 @@ from controller.host.offline.offline_evaluation import evaluate as evaluate_rows
 from controller.host.shell import Shell
 from controller.view.exports.beside import exports_beside
 from protocol.errors import ConfigError
+from protocol.importing import being_imported
 
 P = ParamSpec("P")
 log = logging.getLogger("staleflow.controller")
@@ -116,6 +117,11 @@ class Controller:
             raise RuntimeError(
                 "This Controller has been entered before, and its run is over. Expected a new Controller for "
                 "each `async with`: it goes on with a run that is not finished."
+            )
+        if (spec := being_imported()) is not None:
+            raise ConfigError(
+                f"The file of {spec!r} starts a run whenever it is imported, and each process that needs a "
+                'function of it imports it. Put what starts the run under `if __name__ == "__main__":`.'
             )
         async with AsyncExitStack() as stack:
             await self._shell.open()

@@ -13,7 +13,7 @@ import os.path
 import sys
 import traceback
 from pathlib import Path
-from threading import RLock
+from threading import RLock, local
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,7 @@ from protocol.plain_text import one_line
 
 ROOT = Path(__file__).resolve().parent.parent  # where our packages lie
 LOADING: dict[str, RLock] = {}  # by the name of a file's module
+_THREAD = local()  # `specs`: import paths whose modules this thread is importing
 
 
 def load_object(spec: str) -> Any:  # whatever the user has named
@@ -37,6 +38,8 @@ def load_object(spec: str) -> Any:  # whatever the user has named
             f"The import path {spec!r} is not of the form `module:name` or `file.py:name`; write for example "
             "`rewards.py:score`."
         )
+    specs = _THREAD.__dict__.setdefault("specs", [])
+    specs.append(spec)
     try:
         module = _load_file(spec, place) if place.endswith(".py") else importlib.import_module(place)
     except ConfigError:
@@ -46,12 +49,20 @@ def load_object(spec: str) -> Any:  # whatever the user has named
             f"Importing `{place}` for {spec!r} failed: {_in_words(error)}. Mend the module, install what it "
             "needs, or check the spelling; modules are looked up beside the configuration and on PYTHONPATH."
         ) from error
+    finally:
+        specs.pop()
     try:
         return getattr(module, name)
     except AttributeError:
         near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], n=1)
         hint = f" Did you mean `{near[0]}`?" if near else ""
         raise ConfigError(f"`{place}` has no `{name}`, which {spec!r} asks for.{hint}") from None
+
+
+def being_imported() -> str | None:
+    """The import path whose module is being imported by this thread, and so is calling us; None if none."""
+    specs = _THREAD.__dict__.get("specs")
+    return specs[-1] if specs else None
 
 
 def find_file(place: str) -> Path | None:

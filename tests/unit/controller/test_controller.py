@@ -17,7 +17,7 @@ from controller.config.models import Config
 from controller.controller import forgiven, import_path
 from controller.host.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError
-from protocol.importing import load_object
+from protocol.importing import being_imported, load_object
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,6 +52,37 @@ def test_a_callback_that_fails_is_logged_and_costs_nothing(caplog):
     controller._shell._on_evaluation({"step": 1})
     controller._shell._on_progress(0.5, "four")
     assert len(heard) == 4
+
+
+SCRIPT = """
+import asyncio
+from controller import Controller
+from controller.config.models import Config
+
+def score(completion):
+    return 1.0
+
+async def main():
+    async with Controller(Config.model_validate({"run": {"dir": "runs"}}), prompts=[], reward=score):
+        pass
+
+asyncio.run(main())
+"""
+
+
+def test_a_script_that_starts_a_run_as_workers_import_it_is_told_of_its_guard(tmp_path, monkeypatch):
+    """It began another run in each worker; or its own run, and heard that its directory is in use."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "named.py").write_text(SCRIPT)
+    for spec in "script.py:score", "named:score":
+        with pytest.raises(ConfigError, match=f"^The file of '{spec}' starts a run.*if __name__ == "):
+            load_object(spec)
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "script.py").write_text("def score(completion): return 1.0")
+    assert load_object("script.py:score")("") == 1.0
+    assert being_imported() is None
 
 
 @pytest.mark.parametrize("reward", [judge, partly, by_lambda])
