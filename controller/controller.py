@@ -32,6 +32,7 @@ from controller.host.shell import Shell
 from controller.view.exports.beside import exports_beside
 from protocol.errors import ConfigError
 from protocol.importing import being_imported
+from protocol.plain_text import one_line
 
 P = ParamSpec("P")
 log = logging.getLogger("staleflow.controller")
@@ -251,10 +252,13 @@ def _with_callables(
 def import_path(reward: Callable[..., Any], *, what: str = "reward") -> tuple[str, str]:
     """The import path by which a worker finds a callable, and the folder to put on its sys.path.
 
-    Raises: ConfigError if there is no such path: for a closure, a method, a class that is no agent, or an
-    object made inside a function or typed at a prompt.
+    Raises: ConfigError if a reward is not callable, or there is no such path: for a closure, a method, a
+    class that is no agent, or an object made inside a function or typed at a prompt.
     """
     kind = type(reward).__qualname__
+    if what == "reward" and not callable(reward):
+        text = one_line(repr(reward))
+        raise ConfigError(f"The reward is {text}; expected a function or an object that can be called.")
     if inspect.isclass(reward) and what != "agent":
         raise ConfigError(
             f"The reward is the class {reward.__qualname__}; expected an object of it, or a function."

@@ -112,6 +112,7 @@ def test_an_object_made_in_another_module_than_its_class_is_found_there(tmp_path
         (judge.__call__, "Judge.__call__, which workers"),
         (lambda completion: 0.0, "<lambda>, which workers"),
         (print, "print, which workers"),
+        (5, "The reward is 5; expected a function"),
     ],
 )
 def test_what_no_worker_could_import_is_refused_with_what_it_is(tmp_path, reward, words):
