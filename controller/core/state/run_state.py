@@ -183,6 +183,12 @@ class RunState:
         if self.ending is None:
             self.ending, self.ending_is_success = reason, is_success
 
+    def fail(self, reason: str) -> None:
+        """End the run as failed, also one whose good end has not been saved; the first failure counts."""
+        if self.ending is not None and self.ending_is_success:
+            self.ending, self.ending_is_success = f"{self.ending} {reason}", False
+        self.end(reason, is_success=False)
+
     def seed(self, group: Group, trajectory: Trajectory) -> int:
         """The seed of a trajectory's sampling noise.
 

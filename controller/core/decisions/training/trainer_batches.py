@@ -68,7 +68,7 @@ class TrainerBatches:
         """
         steps, oldest = self.state.steps, self.oldest_start
         if not oldest <= policy_version <= steps:
-            self.state.end(_no_way_on(policy_version, oldest=oldest, steps=steps), is_success=False)
+            self.state.fail(_no_way_on(policy_version, oldest=oldest, steps=steps))
             return
         self.lose()
         self._held = policy_version

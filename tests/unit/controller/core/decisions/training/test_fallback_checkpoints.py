@@ -3,7 +3,7 @@
 import pytest
 
 from controller.core.commands import DropPayload, Send, Warn
-from controller.core.events import WorkerExited
+from controller.core.events import StopRequested, WorkerExited
 from protocol import messages
 from protocol.messages import Attach
 from protocol.settings import load_settings
@@ -58,6 +58,18 @@ def test_who_falls_back_behind_all_that_is_kept_is_told_what_to_put_back():
     assert (
         "keeps the batches from version 2 on, so expected 2 to 3. All checkpoints from version 2 on" in reason
     )
+
+
+def test_so_is_who_comes_when_the_run_only_has_to_save_what_it_made():
+    run, _ = run_of(3, saved=(1, 2))
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    run.do(StopRequested("Enough."))
+    run.say("second", Attach("trainer", "trainer", 2, "here"))
+    run.say("second", messages.Ready(0, 0, 0))
+    assert run.core.state.finished
+    summary = run.core.summary()
+    assert not summary["is_success"]
+    assert summary["reason"].startswith("Enough. The trainer began at version 0; the run has made 3")
 
 
 def test_a_checkpoint_newer_than_the_journal_is_said_to_be_that():
