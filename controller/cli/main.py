@@ -306,7 +306,11 @@ def _view_of(controller: Controller, console: Console) -> AbstractAsyncContextMa
 
 
 class Stopping:
-    """Handles Ctrl-C and SIGTERM: the first ends the run in order, the second at once."""
+    """Handles Ctrl-C, SIGTERM and a closed terminal: the first ends the run in order, the second at once.
+
+    A terminal that is closed is never the second: the kernel and the shell may both say so. Under nohup it is
+    ignored.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         task = asyncio.current_task()
@@ -318,6 +322,8 @@ class Stopping:
         self.is_at_once, self.how = False, ""
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hang_up)
 
     def use(self, stop: Callable[[str], None], *, may_wait: Callable[[], bool] = lambda: True) -> None:
         """Let the first signal call `stop(reason)`, if `may_wait()` says that the run can end in order.
@@ -325,6 +331,10 @@ class Stopping:
         Otherwise, and before this call, a signal ends the program at once.
         """
         self._stop, self._may_wait = stop, may_wait
+
+    def _on_hang_up(self) -> None:
+        if not self._is_stopping:
+            self._on_signal()
 
     def _on_signal(self) -> None:
         if self._is_stopping or self._stop is None or not self._may_wait():

@@ -1,6 +1,7 @@
 """Signals to a worker process, and requests to leave that come over its link.
 
-Invariant: the first signal drains, or cancels the start-up; a second one ends the process.
+Invariants: the first signal drains, or cancels the start-up; a second one ends the process. A closed terminal
+(SIGHUP) is never the second, as the kernel and the shell may both say so; under nohup it is ignored.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ class Stop:
         self.by = "a signal"  # or "the operator"
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hang_up)
 
     def use(self, drain: Callable[[], object]) -> None:
         """Call this on a request to leave from now on."""
@@ -34,6 +37,10 @@ class Stop:
             self.is_leaving, self.by = True, "the operator"
             logger.info("The controller asks this worker to hand back what is in hand, and to leave.")
             self._leave()
+
+    def _on_hang_up(self) -> None:
+        if not self.is_leaving:
+            self._on_signal(signal.SIGHUP)
 
     def _on_signal(self, number: int) -> None:
         if self.is_leaving:

@@ -45,7 +45,7 @@ def begin() -> None:
     if owner == os.getpid() or words is None:
         return
     if current_thread() is main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     logging.getLogger("vllm").addHandler(_FirstWords(Path(words)))
     _end_with(owner)

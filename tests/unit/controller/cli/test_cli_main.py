@@ -73,6 +73,30 @@ def test_ctrl_c_before_the_run_has_begun_ends_the_program():
     assert run_until_interrupted(work) == STOPPED_AT_ONCE
 
 
+HUNG_UP = """
+import asyncio, os, signal, sys
+from controller.cli.main import run_until_interrupted
+signal.signal(signal.SIGHUP, signal.Handlers[sys.argv[1]])
+async def work(stopping):
+    stops, heard = [], asyncio.Event()
+    stopping.use(stops.append)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, heard.set)
+    for _ in range(2):
+        heard.clear()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        await heard.wait()
+    return 10 + len(stops)
+sys.exit(run_until_interrupted(work))
+"""
+
+
+@pytest.mark.parametrize(("before", "stops"), [("SIG_DFL", 1), ("SIG_IGN", 0)])
+def test_a_closed_terminal_asks_for_a_good_end_once_and_nohup_for_none(before, stops):
+    command = [sys.executable, "-c", HUNG_UP, before]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 10 + stops
+
+
 AT_ONCE = """
 import asyncio, os, signal, sys
 from controller.cli.main import run_until_interrupted

@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -66,3 +68,27 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
     task = asyncio.create_task(served.serve(argparse.Namespace(role="reward", **OPTIONS)))
     assert await asyncio.wait_for(task, 60.0) == 0
     assert "Leaving before the work began: the operator asks for it." in caplog.text
+
+
+HUNG_UP = """
+import asyncio, os, signal, sys
+from workers.host.stop import Stop
+signal.signal(signal.SIGHUP, signal.Handlers[sys.argv[1]])
+async def work():
+    stop, drains, heard = Stop(), [], asyncio.Event()
+    stop.use(lambda: drains.append(1))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, heard.set)
+    for _ in range(2):
+        heard.clear()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        await heard.wait()
+    return 10 + len(drains)
+sys.exit(asyncio.run(work()))
+"""
+
+
+@pytest.mark.parametrize(("before", "drains"), [("SIG_DFL", 1), ("SIG_IGN", 0)])
+def test_a_closed_terminal_drains_a_worker_once_and_under_nohup_it_works_on(before, drains):
+    command = [sys.executable, "-c", HUNG_UP, before]
+    assert subprocess.run(command, check=False).returncode == 10 + drains

@@ -16,7 +16,7 @@ CHILD = """
 import os, signal, sys
 from workers.engines.vllm import in_core
 in_core.begin()
-for number in (signal.SIGINT, signal.SIGTERM):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     os.kill(os.getpid(), number)
 print(os.getpid(), flush=True)
 signal.pause()
