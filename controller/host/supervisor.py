@@ -59,7 +59,11 @@ class _Log:
         self._begin = path.stat().st_size if path.exists() else 0
 
     def open(self) -> IO[bytes]:
-        """Open it for appending; readable only by the run's user, as it quotes prompts and responses."""
+        """Open it for appending; readable only by the run's user, as it quotes prompts and responses.
+
+        A folder of logs that was removed under the run is made again: no worker fails for want of it.
+        """
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
         return open(self.path, "ab", opener=for_owner_only)
 
     def last_words(self) -> str:

@@ -112,6 +112,14 @@ def is_gone(pid: int) -> bool:
     return has_ended(pid, limit_s=0)
 
 
+async def test_a_worker_whose_folder_of_logs_was_removed_is_started_all_the_same(tmp_path):
+    async with asyncio.timeout(LIMIT_S), stage(tmp_path) as s:
+        (tmp_path / "logs").rmdir()
+        s.supervisor.spawn("leaves", "rollout")
+        assert await s.exits.get() == WorkerExited("leaves", "rollout", 0, "about to do my thing")
+    assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
+
+
 async def test_a_worker_is_started_like_a_remote_one_in_a_session_of_its_own(tmp_path: Path) -> None:
     async with stage(tmp_path) as s:
         s.supervisor.spawn("rollout-0", "rollout")
