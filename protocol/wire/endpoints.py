@@ -4,6 +4,7 @@ Invariants: nothing that other hosts can reach is bound without keys; no Unix so
 file, whose folder says who may reach it; no live controller's socket is taken over.
 """
 
+import asyncio
 import errno
 import ipaddress
 import json
@@ -55,6 +56,19 @@ def is_loopback(host: str) -> bool:
 def local_form(endpoint: str) -> str:
     """The address by which a process on this machine reaches what is bound at `endpoint`."""
     return endpoint.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+async def unknown_host(endpoint: str) -> str:
+    """One sentence if this machine cannot look up the endpoint's host; "" if it can, or there is none."""
+    scheme, _, place = endpoint.partition("://")
+    host = place.rpartition(":")[0].strip("[]")
+    if scheme != "tcp":
+        return ""
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, None)
+    except OSError as error:
+        return f"This machine finds no address for the host {host}: {error.strerror}."
+    return ""
 
 
 def find_endpoint(address: str) -> tuple[str, Path | None]:

@@ -26,6 +26,13 @@ async def test_a_link_to_nobody_ends_in_words(tmp_path: Path) -> None:
         await Link.attach(str(tmp_path), ATTACH, limit_s=0.05)
 
 
+async def test_a_host_that_nobody_knows_is_said_to_be_that() -> None:
+    with pytest.raises(ConfigError, match=r"finds no address for the host no-host\.invalid: "):
+        await Link.attach("tcp://no-host.invalid:29500", ATTACH, limit_s=0.05)
+    with pytest.raises(ConfigError, match=r"Is the run alive\?"):
+        await Link.attach("tcp://127.0.0.1:1", ATTACH, limit_s=0.05)
+
+
 @pytest.mark.parametrize(("is_fault", "raised"), [(True, ConfigError), (False, LinkClosed)])
 async def test_a_link_that_is_refused_says_why(ends: Ends, is_fault: bool, raised: type[Exception]) -> None:
     ends.on_message = lambda peer, message: ends.server.send(peer, Close("The name is taken.", is_fault))

@@ -19,7 +19,7 @@ from protocol.ids import PeerId
 from protocol.messages import MAY_HEAR, Attach, Beat, Close, Drain, Message, Reattach, Role, Welcome
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.connection import Connection
-from protocol.wire.endpoints import find_endpoint
+from protocol.wire.endpoints import find_endpoint, unknown_host
 from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
 from protocol.wire.sockets import GARBLED, REFUSED, Frames
 from workers.link.machine_use import machine_use
@@ -101,9 +101,10 @@ class Link:
         except BaseException as error:
             await link.aclose()
             if isinstance(error, TimeoutError):
+                why = await unknown_host(endpoint) or "Is the run alive?"
                 raise NoAnswer(
-                    f"No controller answered at {address} within {limit_s:g} s. Is the run alive? Give the "
-                    "address that it printed, or its run directory."
+                    f"No controller answered at {address} within {limit_s:g} s. {why} Give the address that "
+                    "it printed, or its run directory."
                 ) from None
             if isinstance(error, LinkClosed) and (error.is_fault or error.may_reattach):
                 kind = NoAnswer if error.may_reattach else ConfigError
