@@ -146,7 +146,7 @@ class RunDirectory:
         folder = self.path / "socket"
         with self.in_words():
             if len(os.fsencode(folder)) + len("/controller") > MAX_SOCKET_PATH:
-                folder = Path(tempfile.mkdtemp(prefix="staleflow-"))
+                folder = _short_folder(self.path)
             folder.mkdir(mode=0o700, exist_ok=True)
         self._socket_dir = folder
         return f"ipc://{folder}/controller"
@@ -329,6 +329,21 @@ def _refusal_in_words(file: str | Path) -> Iterator[None]:
             f"{file} cannot be written: {error.strerror}. Expected a disk with free space; make some, "
             "and the same command goes on with the run."
         ) from error
+
+
+def _short_folder(run: Path) -> Path:
+    """A folder for the run's socket under a short path, for this user only.
+
+    It has one name, under which the next controller finds what a killed one left; another one if somebody
+    else has made it.
+    """
+    digest = hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"staleflow-{os.getuid()}-{digest}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & OTHERS
+    return folder if is_ours else Path(tempfile.mkdtemp(prefix="staleflow-"))
 
 
 def _joined(lines: Iterable[str]) -> str:

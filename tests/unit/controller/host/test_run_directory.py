@@ -6,8 +6,9 @@ import logging
 import os
 import resource
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,22 @@ def test_a_socket_path_that_would_be_too_long_moves_to_a_private_folder(tmp_path
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     directory.close()
     assert not path.parent.exists()
+
+
+def test_the_private_folder_of_a_killed_controller_is_used_again_if_it_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with closing(RunDirectory(config(tmp_path / ("x" * 120)))) as killed:
+        left = Path(killed.endpoint("auto").removeprefix("ipc://")).parent
+    left.mkdir(mode=0o700)
+    (left / "controller").touch()
+    with closing(RunDirectory(config(tmp_path / ("x" * 120)))) as directory:
+        assert directory.endpoint("auto") == f"ipc://{left}/controller"
+        left.chmod(0o777)  # as if somebody else had made it
+        assert directory.endpoint("auto") != f"ipc://{left}/controller"
+    assert list(temporary.iterdir()) == [left]
 
 
 def test_a_place_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
