@@ -141,8 +141,7 @@ class Controller:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._run is not None
-        how = "" if kind is None else f" by {kind.__name__} {error}".rstrip()
-        self._shell.abandon(f"The program left the run before its end{how}.")
+        self._shell.abandon(_why_left(error))
         try:
             await self._run
         finally:
@@ -227,6 +226,14 @@ class Controller:
         if self._shell.failure is not None and not self._is_raised:
             self._is_raised = True
             raise self._shell.failure
+
+
+def _why_left(error: BaseException | None) -> str:
+    """Why a run ends whose program leaves it by this error; None: before its last step."""
+    if isinstance(error, asyncio.CancelledError):
+        return f"{str(error) or 'The program was cancelled.'} Start it again, and the run goes on."
+    how = "" if error is None else f" by {type(error).__name__} {error}".rstrip()
+    return f"The program left the run before its end{how}."
 
 
 def _with_callables(

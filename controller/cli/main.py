@@ -339,7 +339,7 @@ class Stopping:
     def _on_signal(self) -> None:
         if self._is_stopping or self._stop is None or not self._may_wait():
             self.is_at_once, self.how = True, "at once" if self._is_stopping else "before the run had begun"
-            self._task.cancel()
+            self._task.cancel(f"The operator stopped it {self.how}.")
             return
         self._is_stopping = True
         self._stop("interrupted by the operator")

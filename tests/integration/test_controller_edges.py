@@ -1,5 +1,6 @@
 """The controller as an object of a program: what it refuses, how it fails, and what it leaves behind."""
 
+import asyncio
 import json
 import sqlite3
 import sys
@@ -128,3 +129,20 @@ async def test_leaving_by_an_exception_keeps_the_exception_and_the_journal(tmp_p
         facts = dict(database.execute("SELECT name, value FROM facts"))
     database.close()
     assert Config.model_validate_json(facts["config"]) == controller.config
+
+
+async def test_leaving_by_a_cancellation_says_who_stopped_the_run_and_how_it_goes_on(tmp_path: Path) -> None:
+    controller = Controller(config(tmp_path), prompts=PROMPTS)
+
+    async def leave(words: str | None) -> None:
+        async with controller:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel(words)
+            await asyncio.Event().wait()
+
+    for words, reason in (("I did.", "I did."), (None, "The program was cancelled.")):
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(leave(words))
+        assert controller.summary["reason"] == f"{reason} Start it again, and the run goes on."
+        controller = Controller(config(tmp_path), prompts=PROMPTS)

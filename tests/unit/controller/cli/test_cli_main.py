@@ -58,8 +58,9 @@ def test_the_second_ctrl_c_ends_everything_at_once():
     async def work(stopping) -> int:
         stopping.use(lambda reason: os.kill(os.getpid(), signal.SIGINT))
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
-        return 0
+        with pytest.raises(asyncio.CancelledError, match="The operator stopped it at once"):
+            await asyncio.Event().wait()
+        raise asyncio.CancelledError
 
     assert run_until_interrupted(work) == STOPPED_AT_ONCE
 
