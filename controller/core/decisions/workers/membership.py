@@ -151,8 +151,12 @@ class Membership:
         return min(deadline for deadline, _ in self._vacant.values())
 
     def why_vacant(self, role: Role) -> str:
-        """The fault for which the last worker of this role was closed; "" if its work has been done since."""
-        return self._vacant[role][1] if role in self._vacant else self._abandoned.get(role, "")
+        """The fault of the last worker of this role; "" if its work has been done since, or may be yet."""
+        if role in self._vacant:
+            return self._vacant[role][1]
+        if role in self.first_given_up and not self.expects(role):
+            return self.first_given_up[role][1]
+        return self._abandoned.get(role, "")
 
     def forgive(self, gap_s: float) -> None:
         """Extend deadlines by the time that the controller was stalled: no worker could attach in it."""

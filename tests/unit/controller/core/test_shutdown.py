@@ -21,6 +21,7 @@ from protocol.messages import (
     Score,
     Serving,
     TrainStepFinished,
+    WorkerFailed,
 )
 from tests.support.core_run import Run
 from tests.unit.controller.core.decisions.training.test_trainer_batches import one_step
@@ -96,6 +97,17 @@ def test_a_trainer_that_cannot_come_back_before_it_has_saved_fails_the_run():
     (finish,) = [command for command in run.commands if isinstance(command, Finish)]
     assert not finish.is_success
     assert finish.reason.startswith("enough The trainer was lost before the last of them was saved")
+
+
+def test_the_reason_says_why_a_trainer_of_ours_could_not_save():
+    run = trained(controller={"respawns": 0})
+    run.do(StopRequested("enough"))
+    run.say("trainer", WorkerFailed("The checkpoint could not be written: the disk is full.", False))
+    run.do(WorkerExited("trainer", "trainer", 1, ""))
+    assert run.core.state.finished
+    reason = run.core.summary()["reason"]
+    assert reason.startswith("enough The trainer was lost before the last of them was saved")
+    assert reason.endswith("goes on. The checkpoint could not be written: the disk is full.")
 
 
 def test_the_reason_names_the_trainer_from_outside_that_was_closed_before_it_had_saved():
