@@ -151,8 +151,12 @@ def next_step(core: "Core") -> str:
 
 
 def oldest_group(state: RunState) -> GroupSnapshot | None:
-    """The oldest group that has begun and not left; None if there is none."""
-    group = next((group for group in state.groups.values() if group.state in BEGUN), None)
+    """The oldest group that has begun and not left; None if there is none.
+
+    A run that ends has called its groups back: it waits for those of an evaluation alone.
+    """
+    begun = (group for group in state.groups.values() if group.state in BEGUN)
+    group = next((group for group in begun if state.ending is None or group.is_evaluation), None)
     if group is None:
         return None
     version = -1 if group.policy_version is None else group.policy_version

@@ -156,6 +156,14 @@ def test_what_is_waited_for_is_never_an_empty_list():
     assert run.core.snapshot().waiting_for == "the trainer to be given the batch that is complete"
 
 
+def test_a_run_that_ends_waits_for_no_group_that_it_has_called_back():
+    run = Run()
+    run.start_groups()
+    assert run.core.snapshot().oldest_group is not None
+    run.core.state.end("enough", is_success=True)
+    assert run.core.snapshot().oldest_group is None
+
+
 def test_a_run_of_another_user_is_not_stopped_and_that_is_said(tmp_path, monkeypatch):
     def kill(pid, signal):
         raise PermissionError(1, "Operation not permitted")
