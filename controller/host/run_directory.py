@@ -28,6 +28,7 @@ from protocol.segments import hold, remove, segment_directory, sweep, this_host
 from protocol.wire.security import WorkerKey, write_local_key
 
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+MAX_DATABASE_PATH = 504  # bytes; SQLite opens no longer one
 MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
 
 
@@ -366,6 +367,11 @@ def _folder(config: Config) -> Path:
         raise ConfigError(
             f"{folder} is a link to {folder.readlink()}, which is not there. Mount the disk that it is on, "
             "or remove the link to begin another run."
+        )
+    if (length := len(os.fsencode(folder.resolve() / "run.db"))) > MAX_DATABASE_PATH:
+        raise ConfigError(
+            f"The path of run.db in {folder} has {length} bytes; expected {MAX_DATABASE_PATH} at most, as "
+            "SQLite opens no longer one. Set run.dir to a shorter folder."
         )
     return folder.resolve()  # so that all paths to the folder lead to one lock
 

@@ -215,6 +215,12 @@ def test_a_socket_path_that_would_be_too_long_moves_to_a_private_folder(tmp_path
     assert not path.parent.exists()
 
 
+def test_a_path_that_sqlite_would_not_open_is_refused_as_too_long(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"bytes; expected 504 at most, as SQLite.*Set run\.dir"):
+        RunDirectory(config(tmp_path / ("x" * 200) / ("y" * 200) / ("z" * 200)))
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_private_folder_of_a_killed_controller_is_used_again_if_it_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
