@@ -26,16 +26,22 @@ pytestmark = needs_chromium
 
 
 @pytest.fixture
-def begun(tmp_path):
-    """A run that goes on, in which nothing has happened; and its view."""
+def going(tmp_path):
+    """A run that goes on, in which nothing has happened."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").touch()  # as a run does when it begins
     (tmp_path / ".run.lock").write_text(str(os.getpid()))
     config = config_of(steps=6)
     run = ScriptedRun(tmp_path / "run" / "run.db", config, honest(config, Disk()))
-    with viewed(tmp_path / "run") as found:
-        yield run, found
+    yield run
     run.close()
+
+
+@pytest.fixture
+def begun(going, tmp_path):
+    """That run, and its view."""
+    with viewed(tmp_path / "run") as found:
+        yield going, found
 
 
 @pytest.fixture
@@ -160,6 +166,45 @@ Object.defineProperty(window, "uPlot", {
   },
 });
 """
+
+
+ZOOM = "() => { const { min, max } = [...window.charts].at(-1).scales.x; return [min, max]; }"
+
+
+def last_values(page):
+    """What Compare says of each run, by metric."""
+    rows = page.locator("section", has_text="Last values").locator("tbody tr").all_inner_texts()
+    return {name: values for name, *values in (row.split("\t") for row in rows)}
+
+
+def test_compared_runs_are_followed_and_a_zoom_stays(browser, going, tmp_path):
+    for name, role in (("r0", "rollout"), ("s", "reward"), ("t", "trainer")):
+        going.attach(name, role)
+    with viewed(recorded(tmp_path / "other"), tmp_path / "run") as (base, token):
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(LIMIT_MS)
+        page.add_init_script(NOTES_CHARTS)
+        page.goto(f"{base}?token={token}#compare?keys=reward/mean")
+        page.wait_for_selector(".plot canvas")
+        assert last_values(page)["step"] == ["4", "", ""]
+        go_on(going, tmp_path / "run", 3)
+        page.locator("section", has_text="Last values").locator("td", has_text="\u221225.0 %").wait_for()
+        assert last_values(page)["reward/mean"][1] == "0.375"
+        points = "() => [...window.charts].at(-1).data[2]"
+        page.wait_for_function("() => [...window.charts].at(-1).data.length === 3")
+        assert page.evaluate(points) == [0.125, 0.25, 0.375, None]
+
+        over = page.locator(".u-over").bounding_box()
+        page.mouse.move(over["x"] + 0.4 * over["width"], over["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(over["x"] + 0.9 * over["width"], over["y"] + 20, steps=3)
+        page.mouse.up()
+        zoomed = page.evaluate(ZOOM)
+        assert 1 < zoomed[0] < zoomed[1] < 4
+        go_on(going, tmp_path / "run", 5)
+        page.wait_for_function("() => [...window.charts].at(-1).data[2].at(-1) === 0.625")
+        assert page.evaluate(ZOOM) == zoomed
+        page.close()
 
 
 @pytest.mark.parametrize("name", ["Metrics", "Compare"])

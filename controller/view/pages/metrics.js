@@ -121,9 +121,17 @@ function plot(place, under, key, axis, told) {
     hooks: { setCursor: [show], ready: [show] },
   }, data(), place);
   told.redraw = () => {
-    chart.setData(data());
+    withData(chart, data());
     show(chart);
   };
+}
+
+/** Show other data in a chart; a stretch that somebody has zoomed to stays as it is. */
+export function withData(chart, data) {
+  const { min, max } = chart.scales.x, there = chart.data[0].filter((one) => one !== null);
+  const isWhole = !there.length || (min <= there[0] && max >= there.at(-1));
+  chart.setData(data, isWhole);
+  if (!isWhole) chart.setScale("x", { min, max });
 }
 
 /** From a power of ten to another, around what is there; what is far below the rest lies outside. */
