@@ -286,7 +286,7 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
             if link is not None:
                 console.note(link.in_words(shows_token=sys.stdout.isatty()))
             stopping.use(controller.stop, may_wait=lambda: controller.has_begun)
-            console.progress(None, f"workers: starting {_workers_in_words(config)}")
+            console.progress(None, f"workers: starting {workers_in_words(config)}")
             alarm = AlarmWatch(controller.run_dir, console.warn, bound=config.staleness.max_staleness)
             async for step in controller.train():
                 console.step(step.metrics)
@@ -376,10 +376,13 @@ def _refuse_errors(config: Config) -> None:
         raise ConfigError(f"The run cannot start:\n{listed}")
 
 
-def _workers_in_words(config: Config) -> str:
+def workers_in_words(config: Config) -> str:
+    """How many workers of each role the run starts, and which must be attached."""
     counts = {"rollout": config.rollout.instances, "reward": config.reward.workers, "trainer": 1}
     counts |= {} if config.trainer.local else {"trainer": 0}
     counts |= {"agent": config.agent.workers} if config.agent.is_on else {}
     if config.trainer.is_supervised:
         del counts["rollout"]
-    return ", ".join(f"{count} {role}" for role, count in counts.items())
+    text = ", ".join(f"{count} {role}" for role, count in counts.items())
+    awaited = [role for role, count in counts.items() if not count]
+    return f"{text}; of {' and '.join(awaited)} one must attach (launch.py attach RUN)" if awaited else text

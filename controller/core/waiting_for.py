@@ -16,6 +16,9 @@ from controller.core.state.snapshot import GroupSnapshot
 if TYPE_CHECKING:
     from controller.core.core import Core
 
+ROLLOUT = "a rollout worker that is ready and has weights"
+REWARD = "a reward worker"
+TRAINER = "the trainer to be ready"
 BEGUN = ("beginning", "generating", "scoring", "occupied", "training")
 
 
@@ -125,7 +128,7 @@ def next_step(core: "Core") -> str:
     if state.ending is not None and not core.training.batch:
         return "what is left to be saved and evaluated"
     if state.registry.trainer() is None:
-        return "the trainer to be ready"
+        return TRAINER
     if core.training.trainer_batches.is_behind:
         return f"the trainer to make versions up to {state.steps} again"
     if core.training.batch:
@@ -136,9 +139,9 @@ def next_step(core: "Core") -> str:
         return f"the device to be free for the {core.shared_device.side} side"
     has_instance = any(instance.is_routable for instance in state.registry.instances())
     if not has_instance and not state.config.trainer.is_supervised:
-        return "a rollout worker that is ready and has weights"
+        return ROLLOUT
     if not any(True for _ in state.registry.text_workers()):
-        return "a reward worker"
+        return REWARD
     blockers = state.ledger.blockers()
     missing = state.ledger.batch_groups - state.ledger.occupied
     if missing > 0 and core.scoring.reading and state.is_all_occupied:
@@ -187,7 +190,7 @@ def _wants(state: RunState, group: Group) -> str:
             return f"responses that run on {names}" + (f", and {queued} that are queued" if queued else "")
         case "scoring":
             at = [worker.name for worker in state.registry.text_workers() if group.id in worker.scoring]
-            return f"its rewards from {at[0]}" if at else "a reward worker"
+            return f"its rewards from {at[0]}" if at else REWARD
         case "occupied":
             return "its batch"
         case _:

@@ -15,6 +15,7 @@ from controller.config.models import Config
 from controller.core.state.snapshot import Alarm, ClusterSnapshot
 from controller.host.run_directory import RunDirectory
 from controller.host.watchdog import WORKERS_AT_ONCE, Slices, Wait, Watchdog, at_once, rows_of, status_of
+from protocol.messages import Role
 
 LOOK_S = 1.0  # least time between two looks of the watchdog
 SHARE = 0.008  # most of the loop's time for looks; at 1,024 instances one takes 30 ms
@@ -53,6 +54,7 @@ class StatusFile:
             lease_s=controller.lease_s,
             attach_timeout_s=controller.attach_timeout_s,
             has_log=lambda name: (directory.logs / f"{name}.log").is_file(),
+            started=_started(config),
         )
         self._shown: tuple[float, object] = (-WRITE_S, None)  # when the file was written, and its content
         self._under_way: Iterator[None] | None = None  # a look in progress
@@ -133,3 +135,13 @@ class StatusFile:
             self._directory.write_status(f'{rest[:-1]}, "workers": [{", ".join(rows)}]}}\n')
         except OSError as error:  # it only informs
             log.warning("status.json was not written: %s", error)
+
+
+def _started(config: Config) -> set[Role]:
+    """The roles of which the run starts workers itself."""
+    counts: dict[Role, int] = {
+        "rollout": config.rollout.instances,
+        "reward": config.reward.workers,
+        "trainer": int(config.trainer.local),
+    }
+    return {role for role, count in counts.items() if count}

@@ -6,12 +6,14 @@ has doubled.
 """
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
+from controller.core.waiting_for import REWARD, ROLLOUT, TRAINER
+from protocol.messages import Role
 
 LEAST_S = 25.0  # least duration of an overdue wait
 FIRST_S = 120.0  # the same for the first wait of its kind
@@ -20,6 +22,8 @@ MEMORY = 0.2  # weight of the last wait in the usual length
 WORKERS_AT_ONCE = 100  # workers in one slice: 1 to 2 ms of the controller's loop
 MOST_WAITS = 20  # waits in status.json, the most overdue first
 ASLEEP_S = 20.0  # gap between two looks from which the controller stood still; large runs: every 10 s
+AWAITED: dict[str, Role] = {ROLLOUT: "rollout", REWARD: "reward", TRAINER: "trainer"}
+"""The role that is missing, by what the next step waits for."""
 STARTING = "starting"  # mark of the next step until all workers have been ready, or a step was made
 
 _NAMES = tuple(field.name for field in fields(WorkerSnapshot))
@@ -63,9 +67,16 @@ class Wait:
 class Watchdog:
     """Looks at snapshots of a run from time to time."""
 
-    def __init__(self, *, lease_s: float, attach_timeout_s: float, has_log: Callable[[str], bool]) -> None:
-        """`has_log(name)`: whether the run has the log of a worker, which it has of local ones only."""
+    def __init__(
+        self, *, lease_s: float, attach_timeout_s: float, has_log: Callable[[str], bool],
+        started: Collection[Role] = get_args(Role),
+    ) -> None:  # fmt: skip
+        """`has_log(name)`: whether the run has the log of a worker, which it has of local ones only.
+
+        `started`: roles of which the run starts workers itself.
+        """
         self._lease_s, self._attach_s, self._has_log = lease_s, attach_timeout_s, has_log
+        self._started = started
         self._since: dict[str, tuple[str, float]] = {}  # owner -> mark of the wait, and since when it has it
         self._usual: dict[str, float] = {}  # seconds, by kind
         self._told: dict[str, float] = {}  # owner -> duration when it was reported
@@ -138,6 +149,11 @@ class Watchdog:
         return f"in {max(0.0, worker.due_s):.0f} s {worker.then}; {self._see(worker.name)[0]}"
 
     def _of_step(self, seen: ClusterSnapshot) -> str:
+        role = AWAITED.get(seen.waiting_for)
+        if role is not None and role not in self._started:
+            return f"this run starts none itself, so attach one: `launch.py attach RUN --role {role}`"
+        if role is not None:
+            return "one that ends, or is silent for longer than its lease, is started again"
         if seen.oldest_group is not None and "trainer" not in seen.waiting_for:
             awaited = seen.oldest_group.waits_for
             names = set(re.findall(r"[^\s,;]+", awaited))

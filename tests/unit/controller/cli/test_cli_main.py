@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.main import STOPPED_AT_ONCE, main, run_until_interrupted
+from controller.cli.main import STOPPED_AT_ONCE, main, run_until_interrupted, workers_in_words
+from controller.config.models import Config
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -32,6 +33,18 @@ def test_a_wrong_configuration_or_command_line_ends_with_2_and_its_reason(capsys
     assert main(["check", str(file), "run.stesp=1"]) == 2
     assert "Did you mean `run.steps`?" in capsys.readouterr().err
     assert main(["--no-such-option"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("rollout", "words"),
+    [
+        (2, "2 rollout, 1 reward, 1 trainer"),
+        (0, "0 rollout, 1 reward, 1 trainer; of rollout one must attach (launch.py attach RUN)"),
+    ],
+)
+def test_a_start_says_which_workers_must_attach(rollout, words):
+    """A run that is started again says it again."""
+    assert workers_in_words(Config.model_validate({"rollout": {"instances": rollout}})) == words
 
 
 def test_the_first_ctrl_c_asks_for_a_good_end(capsys):

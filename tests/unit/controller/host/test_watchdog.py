@@ -12,7 +12,7 @@ from controller.cli.status import in_words
 from controller.core.core import Core
 from controller.host.run_directory import RunDirectory
 from controller.host.status_file import WRITE_S
-from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, rows_of, status_of
+from controller.host.watchdog import AWAITED, FIRST_S, LEAST_S, Watchdog, rows_of, status_of
 from controller.simulation import Simulation
 from protocol.errors import RunError
 from tests.simulation.test_simulated_runs import config
@@ -51,6 +51,17 @@ def test_a_source_of_prompts_that_gives_none_is_named():
     (step,) = [wait for wait in waits if wait.owner == "the next step"]
     assert step.what == "the next 64 rows of the data"
     assert "source of prompts" in step.then
+
+
+@pytest.mark.parametrize("role", ["rollout", "reward", "trainer"])
+def test_a_worker_that_the_run_does_not_start_itself_has_to_be_attached(role):
+    (what,) = [what for what, missing in AWAITED.items() if missing == role]
+    seen = replace(some_core(150).snapshot(), waiting_for=what)
+    others = {"rollout", "reward", "trainer"} - {role}
+    alone = Watchdog(lease_s=10.0, attach_timeout_s=100.0, has_log=lambda name: True, started=others)
+    for dog, words in (alone, f"launch.py attach RUN --role {role}`"), (watchdog(), "is started again"):
+        (step,) = [wait for wait in dog.look(seen, 0.0)[0] if wait.owner == "the next step"]
+        assert step.then.endswith(words)
 
 
 def test_the_next_step_names_the_log_of_the_one_worker_that_its_oldest_group_waits_for():
