@@ -133,6 +133,31 @@ def test_an_order_is_answered_where_it_was_given_and_those_so_far_follow_the_run
         page.close()
 
 
+def test_answers_of_a_run_that_is_over_come_when_the_journal_is_read_as_far(browser, tmp_path):
+    run = recorded(tmp_path / "run")
+    cut(run, 60)
+    store = Store(run / "run.db")
+    with store.transaction():
+        store.append_events(99.0, [(Received(PeerId("a" * 32), DrainWorker("nobody")), False)])
+    store.close()
+    looks = []
+
+    def late(route):
+        looks.append(route.request.url)
+        if len(looks) > 1:
+            return route.continue_()
+        return route.fulfill(status=202, json={"reading": {"number": 1, "last": 60}, "said": {}})
+
+    with viewed(run) as (base, token):
+        page = opened(browser, (base, token), "#now?run=0")
+        page.route("**/moment?event=*", late)
+        open_tab(page, "Controls")
+        rows = page.locator("section", has_text="Orders so far").locator("tbody tr")
+        playwright.expect(rows).to_contain_text("refused: ", timeout=LIMIT_MS)
+        assert len(looks) > 1
+        page.close()
+
+
 SPAN = "Number(new URLSearchParams(location.hash.split('?')[1]).get('{}'))"
 WHEEL = """([key, deltaX, deltaY, times]) => {
     const view = document.querySelector('canvas.timeline[style*=width]'); // which is drawn

@@ -1,5 +1,6 @@
 // Controls: orders to a run that goes on, each with a reason and in the journal; those given so far; and where a worker stands.
 import { make, card, table, duration } from "./dom.js";
+import { Reading } from "./reading.js";
 
 export const isMoving = false, isOfMoment = false;
 const ORDERS = [
@@ -23,8 +24,7 @@ export async function render(tools) {
   const run = here.runs[here.run];
   const soFar = make("div", {});
   const listed = card("Orders so far", soFar);
-  list(soFar, tools);
-  follow(soFar, tools);
+  list(soFar, tools).then(() => follow(soFar, tools));
   if (!here.mayAct) return [card("Controls", make("p", { class: "dim" }, "This view may only look (--read-only).")), listed];
   if (run.state !== "live") return [card("Controls", make("p", { class: "dim" }, "The run does not go on, so nobody could obey.")), listed];
   return [...ORDERS.map((order) => form(order, ask, () => list(soFar, tools))), standing(ask), listed];
@@ -60,12 +60,21 @@ async function list(place, { ask, go, here }) {
   };
   draw();
   for (const { number } of orders.slice(0, MOST_ANSWERED).filter((one) => !answers.has(`${run} ${one.number}`))) {
-    const moment = await ask("moment", { event: number }, { atMoment: false }).catch(() => null);
-    if (moment === null) return; // the journal is being read, perhaps: at the next look
+    const moment = await read(place, () => ask("moment", { event: number }, { atMoment: false })).catch(() => null);
+    if (moment === null) return;
     answers.set(`${run} ${number}`, moment.event?.answer ?? null);
     if (answers.size > SHOWN_ORDERS) answers.delete(answers.keys().next().value);
   }
   draw();
+}
+
+/** An answer for which the journal is read on as long as the page stands there; null once it does not. */
+async function read(place, look) {
+  while (place.isConnected) {
+    const found = await look().catch((error) => { if (error instanceof Reading) return null; throw error; });
+    if (found !== null) return found;
+  }
+  return null;
 }
 
 function tableOf(orders, run, go) {
