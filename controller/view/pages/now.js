@@ -132,7 +132,7 @@ function oldest(now, go) {
   const group = now.oldest_group;
   if (group === null) return null;
   return make("p", {}, "The oldest is ", make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "group", group: group.id }); } }, `group ${group.id}`),
-    `: ${group.state} since v${group.policy_version}, waits for ${group.waits_for}`);
+    `: ${group.state}${group.policy_version < 0 ? "" : ` since v${group.policy_version}`}, waits for ${group.waits_for}`);
 }
 
 const without = (counts, name) => Object.fromEntries(Object.entries(counts).filter(([key]) => key !== name));
