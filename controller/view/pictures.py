@@ -27,7 +27,9 @@ MOST_MEMBERS = 8  # of one group that are told one by one
 MOST_COMMANDS = 50
 MOST_WORKERS = 64  # of more, those that something is nearest to happen to, and sums by role
 OF_MACHINES = ("throughput/", "compute/", "phase/", "memory/")  # in metrics.jsonl
-OF_LEARNING = ("reward/mean", "episode/", "episodes/", "environment/", "agent/forks/", "kv/", "turn/")
+OF_LEARNING = (
+    "reward/mean", "episode/", "episodes/", "ending/", "environment/", "agent/forks/", "kv/", "turn/",
+)  # fmt: skip
 RECENT = 20  # steps
 Json = dict[str, Any]
 

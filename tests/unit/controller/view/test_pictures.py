@@ -22,6 +22,7 @@ def test_what_a_step_says_of_its_reward_and_of_episodes_is_told_too():
     """Prometheus has a figure for each of these."""
     line = {"step": 1, "reward/mean": 0.5, "reward/std": 1.0, "environment/share": 0.25, "kv/reused": 0.75}
     line |= {"episode/sampled_tokens/mean": 9, "agent/forks/edited": 1, "turn/overhead_ms/p99": 3.0}
+    line |= {"ending/stop": 30, "ending/timeout": 1}
     assert figures_of([line], 1) == {key: v for key, v in line.items() if key not in ("step", "reward/std")}
     assert all(figures_of([{"step": 1, key: 1.0}], 1) == {key: 1.0} for _, key, _ in EPISODES)
 
