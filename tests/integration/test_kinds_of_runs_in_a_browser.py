@@ -1,7 +1,9 @@
 """The view in a real browser: what pages say of runs of agents, of supervised runs, and of evaluations."""
 
+import re
+
 from tests.integration.test_pages_at_hand_in_a_browser import changed
-from tests.support.chromium import browser, link, needs_chromium, page, wait_for
+from tests.support.chromium import browser, link, needs_chromium, page, playwright, wait_for
 
 __all__ = ["browser", "link", "page"]  # fixtures
 pytestmark = needs_chromium
@@ -30,4 +32,17 @@ def test_an_agents_group_has_no_version_before_its_first_token_and_given_tokens_
     wait_for(page, "group 5: beginning, waits for its start")
     page.evaluate("location.hash = '#group?run=0&group=5&at=9'")
     wait_for(page, "2 given + 3 by v4")
+    page.unroute_all(behavior="wait")
+
+
+def test_the_seconds_of_an_evaluation_are_not_laid_over_the_seconds_of_the_run(page):
+    def evaluate(found):
+        found["evaluations"] = {"policy_version": [2], "time_s": [0.5], "reward/mean": [0.5]}
+
+    changed(page, "**/metrics", evaluate)
+    page.evaluate("location.hash = '#metrics?run=0&find=e'")
+    for name, said in (("reward/mean", r"\d, ● held out$"), ("time_s", r"\d$")):
+        head = page.locator(".plot h3", has_text=re.compile(f"^{name}(?!/)")).last  # not the evaluations'
+        head.scroll_into_view_if_needed()
+        playwright.expect(head).to_have_text(re.compile(said))
     page.unroute_all(behavior="wait")

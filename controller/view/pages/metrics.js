@@ -4,6 +4,7 @@ import { heats, renew } from "./heat.js";
 
 export const isMoving = false, isOfMoment = false, isOfSteps = true;
 const MOST_DECADES = 6, MOST_EVALUATED = 60;
+const OF_OTHERS = ["policy_version", "time_s"]; // of an evaluation the seconds that it took, of a step those since the run began
 const LINES = "lines per point"; // a column that only an answer has of which older lines are drawn together
 export const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 const UNITS = [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]];
@@ -39,7 +40,7 @@ export function thinned(steps) {
 
 /** What evaluations say under the same name, at the steps whose version they are of, or the next that is drawn; null if they say nothing. */
 function laidOver(key, steps, evaluations) {
-  if (!Object.hasOwn(evaluations, key) || !evaluations[key].some((one) => one !== null) || !evaluations.policy_version) return null;
+  if (OF_OTHERS.includes(key) || !Object.hasOwn(evaluations, key) || !evaluations[key].some((one) => one !== null) || !evaluations.policy_version) return null;
   const said = new Map(evaluations.policy_version.map((version, place) => [version, evaluations[key][place]]));
   if (!steps[LINES]) return steps.step.map((step) => said.get(step) ?? null);
   const laid = steps.step.map(() => null);
