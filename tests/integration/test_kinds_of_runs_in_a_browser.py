@@ -3,7 +3,7 @@
 import re
 
 from tests.integration.test_pages_at_hand_in_a_browser import changed
-from tests.support.chromium import browser, link, needs_chromium, page, playwright, wait_for
+from tests.support.chromium import browser, link, needs_chromium, open_tab, page, playwright, wait_for
 
 __all__ = ["browser", "link", "page"]  # fixtures
 pytestmark = needs_chromium
@@ -45,4 +45,22 @@ def test_the_seconds_of_an_evaluation_are_not_laid_over_the_seconds_of_the_run(p
         head = page.locator(".plot h3", has_text=re.compile(f"^{name}(?!/)")).last  # not the evaluations'
         head.scroll_into_view_if_needed()
         playwright.expect(head).to_have_text(re.compile(said))
+    page.unroute_all(behavior="wait")
+
+
+def test_of_a_supervised_run_nothing_is_said_of_staleness_or_published_versions(page):
+    def supervise(found):
+        for run in found["runs"]:
+            run["config"]["trainer"]["algorithm"] = "sft"
+
+    wait_for(page, "mean staleness (bound 1)")
+    changed(page, "**/api/runs", supervise)
+    page.reload()
+    wait_for(page, "tokens taken from the data")
+    shown = page.inner_text("#page").lower()
+    labels = "mean staleness", "older than the bound", "newest version published", "responses queued"
+    assert not [label for label in (*labels, "staleness of what was trained") if label in shown]
+    open_tab(page, "Metrics")
+    page.locator(".plot").first.wait_for()
+    assert "staleness of what was trained" not in page.inner_text("#page").lower()
     page.unroute_all(behavior="wait")

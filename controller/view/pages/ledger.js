@@ -1,6 +1,6 @@
 // Ledger: one column per batch of the window, a place per group, and the groups that the next batch waits for.
 import { make, card, table, short, duration } from "./dom.js";
-import { bar } from "./now.js";
+import { bar, isSupervised } from "./now.js";
 import { Reading } from "./reading.js";
 
 export const isMoving = true, isOfMoment = true;
@@ -39,7 +39,7 @@ export async function render({ ask, go, here }) {
       make("div", { class: "legend" }, Object.entries(STATES).map(([state, words]) => make("span", {}, make("i", { class: `swatch-${state}`, style: { background: colourOf(state) } }), words)),
         make("span", {}, make("i", { style: { border: "2px solid var(--bad)" } }), "due now: the batch cannot go without it"),
         isOver ? null : make("span", {}, make("i", { style: { border: "1px dashed var(--dim)" } }), "free"))),
-    here.runs[here.run]?.config?.trainer?.algorithm === "sft" ? null : card(`Why not more: what kept the next prompt from starting${starts.steps ? `, over the last ${starts.steps.length - 1} steps` : ""}`, ...whyNotMore(starts)),
+    isSupervised(here) ? null : card(`Why not more: what kept the next prompt from starting${starts.steps ? `, over the last ${starts.steps.length - 1} steps` : ""}`, ...whyNotMore(starts)),
     isOver ? null : card("Who the next batch waits for", ...predicted(ledger, starts), ledger.waits.length ? table(["group", "state", "", "generated", "responses"], ledger.waits.map((wait) => [
       make("a", { href: "#", onclick: (event) => { event.preventDefault(); open(wait.group); } }, String(wait.group)), wait.state, wait.is_due ? make("span", { class: "bad" }, "due now") : "",
       wait.state === "scoring" ? "" : wait.left_s === null ? "–" : make("span", { class: wait.left_s === ledger.left_s ? "warn" : "" }, `in ~ ${duration(wait.left_s)}`),

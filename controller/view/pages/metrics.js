@@ -1,6 +1,7 @@
 // Metrics: every number of metrics.jsonl, by prefix, over steps, time or tokens; and staleness as a map of heat.
 import { make, card, colour, short, painted } from "./dom.js";
 import { heats, renew } from "./heat.js";
+import { isSupervised } from "./now.js";
 
 export const isMoving = false, isOfMoment = false, isOfSteps = true;
 const MOST_DECADES = 6, MOST_EVALUATED = 60;
@@ -27,7 +28,7 @@ export async function render({ ask, go, here, isAgain, isHeld }) {
   const cards = [...groups].map(([name, members]) => card(name, make("div", { class: "plots" }, members.map((key) => placed(key, steps, axis, { smooth, isLog, laid: laidOver(key, steps, evaluations) })))));
   return [card(null, make("div", { class: "row" }, find, "over ", choose("axis", "axis", axes.map((key) => [key, AXES[key]]), axis), "smoothed over ",
     choose("smooth", "smoothing", [[1, "nothing"], [5, "5 steps"], [20, "20 steps"]], smooth), "scale ", choose("scale", "scale", [["linear", "linear"], ["log", "logarithmic"]], isLog ? "log" : "linear")), ...thinned(steps)),
-    ...("staleness".includes(wanted) || wanted.includes("staleness") ? [card("staleness of what was trained, over steps", heat(ask, isLog))] : []),
+    ...(!isSupervised(here) && ("staleness".includes(wanted) || wanted.includes("staleness")) ? [card("staleness of what was trained, over steps", heat(ask, isLog))] : []),
     ...evaluated(evaluations, isLog, wanted), ...cards];
 }
 

@@ -11,22 +11,22 @@ export async function render({ ask, go, here }) {
   const { find, who } = here.words;
   const now = await ask("now", { ...(find ? { find } : {}), ...(who ? { who } : {}) });
   const left = Math.max(0, now.steps_wanted - now.steps);
-  const isOn = !now.is_over;
+  const isOn = !now.is_over, isGiven = isSupervised(here);
   return [
     card(null,
       make("p", { class: `headline ${now.paused ? "warn" : now.is_over && !now.is_success ? "bad" : ""}` }, headline(now)),
       now.idle_because && !now.paused ? make("p", { class: "warn" }, now.idle_because) : null,
       make("div", { class: "figures" },
         figure(`${short(now.steps)} of ${short(now.steps_wanted)}`, "train steps"),
-        figure(versionName(now.published_version), "newest version published"),
+        isGiven ? null : figure(versionName(now.published_version), "newest version published"),
         figure(now.mean_step_s === null ? "–" : duration(now.mean_step_s), "between two steps"),
         isOn ? timeLeft(now, left) : null,
         now.pace.reward === null ? null : figure(short(now.pace.reward), `mean reward (${short(now.pace.mean_reward)} in the last steps)`),
         now.pace.tokens_per_s === null ? null : figure(short(now.pace.tokens_per_s), "tokens/s in the last steps"),
-        figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
-        figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
-        figure(short(now.queued), "responses queued"),
-        figure(short(now.tokens.generated), "tokens generated"),
+        ...(isGiven ? [] : [figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
+          figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
+          figure(short(now.queued), "responses queued")]),
+        figure(short(now.tokens.generated), isGiven ? "tokens taken from the data" : "tokens generated"),
         ...speeds(now.last_step)),
       now.state === "live" && here.at === null ? asOf(now) : null,
       loop(now.controller)),
@@ -41,13 +41,16 @@ export async function render({ ask, go, here }) {
     make("div", { class: "grid" },
       card("Groups", table(["state", "groups"], Object.entries(now.groups)), oldest(now, go),
         now.evaluating ? make("p", {}, `Evaluating ${now.evaluating}`) : null),
-      card("Staleness of what was trained", bar(now.ages, Object.fromEntries(Object.keys(now.ages).map((age) => [age, `--v${age % 6}`])), short, (age) => `${age} versions old`))),
+      isGiven ? null : card("Staleness of what was trained", bar(now.ages, Object.fromEntries(Object.keys(now.ages).map((age) => [age, `--v${age % 6}`])), short, (age) => `${age} versions old`))),
     card("Workers", ...fleet(now, go, here), table(["worker", "role", "version", "running", "tokens held", "memory", "device", "silent", "working on", "then"], now.workers.map((one) => [
       one.name, one.role, one.policy_version < 0 ? "" : `v${one.policy_version}`, one.running, one.resident_tokens,
       one.resident_mb ? megabytes(one.resident_mb) : "", device(one), silent(one.silent_s), one.working_on,
       one.due_s === null ? "" : `in ${duration(one.due_s)} ${one.then}`]))),
   ].filter((one) => one !== null);
 }
+
+/** Whether its responses come from the data: none is generated, published for instances, or stale. */
+export const isSupervised = (here) => here.runs[here.run]?.config?.trainer?.algorithm === "sft";
 
 /** How late the controller comes to what is due, and the room on its disk; nothing of a run that does not go on. */
 function loop(told) {
