@@ -31,11 +31,17 @@ def awaited_groups(core: Core) -> list[Awaited]:
         for group in state.groups.values()
         if group.state in UNDER_WAY and not group.is_evaluation and group.id in ledger
     ]
-    due_now = {group.id for group in under_way if ledger.deadline(group.id) <= ledger.train_version}
+    due_now = indispensable(core)
     under_way.sort(key=lambda group: (group.id not in due_now, _tokens_left(core, group), group.id))
     count = max(len(due_now), ledger.batch_groups - ledger.occupied, 0)
     paces = _paces(core)
     return [Awaited(group, group.id in due_now, _left_s(core, group, paces)) for group in under_way[:count]]
+
+
+def indispensable(core: Core) -> set[int]:
+    """Groups without which the next batch cannot go; none where it waits for no straggler."""
+    ledger = core.state.ledger
+    return set() if ledger.spare_groups else set(ledger.blockers())
 
 
 def batch_left_s(core: Core, awaited: list[Awaited]) -> float | None:

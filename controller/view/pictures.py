@@ -13,12 +13,13 @@ from typing import Any
 from controller.core.commands import Send
 from controller.core.core import Core
 from controller.core.events import Received
+from controller.core.state.batches.counting_ledger import CountingLedger
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance, TextWorker
 from controller.core.waiting_for import next_step
 from controller.durability.replay import Replayed, in_words, kind, shortened
 from controller.durability.sample_records import mean_advantage
-from controller.view.critical_path import Awaited, awaited_groups, batch_left_s, expected
+from controller.view.critical_path import Awaited, awaited_groups, batch_left_s, expected, indispensable
 from controller.view.written import at_most, is_number
 from protocol.messages import Close, Control, DrainWorker
 
@@ -139,12 +140,14 @@ def _seconds(line: Mapping[str, Any], before: Mapping[str, Any]) -> float | None
 def ledger_of(core: Core) -> Json:
     """One column per batch of the window, with its groups and free places, and who waits for whom."""
     state, ledger = core.state, core.state.ledger
-    blockers = set(ledger.blockers())
+    blockers = indispensable(core)
     columns: list[Json] = []
     by_due: dict[int, list[Group]] = {}
+    is_bound = not isinstance(ledger, CountingLedger)  # else there is one column, of all that may be taken
     for group in state.groups.values():
         if not group.is_evaluation and group.id in ledger:
-            by_due.setdefault(ledger.deadline(group.id), []).append(group)
+            due = ledger.deadline(group.id) if is_bound else ledger.train_version
+            by_due.setdefault(due, []).append(group)
     for buffer in ledger.buffers():
         groups = sorted(by_due.pop(buffer.train_version, ()), key=_nearness)
         columns.append({**_slots(buffer), "groups": [_cell(core, group, blockers) for group in groups]})

@@ -2,8 +2,10 @@
 
 import pytest
 
+from controller.config.load import change_config
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
+from controller.history.compare_strategies import other_config
 from controller.view.critical_path import awaited_groups, batch_left_s
 from controller.view.pictures import ledger_of
 from strategies.cost_model import prefill_s, step_latency
@@ -16,6 +18,33 @@ def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("critical") / "run"
     record(path, CONFIG)
     return path
+
+
+@pytest.mark.parametrize("strategy", ["areal", "verl_async", "roll_flash", "prime_rl", "nemo_rl"])
+def test_where_no_place_is_reserved_one_column_has_all_groups_and_only_who_is_waited_for_is_due(
+    tmp_path, strategy
+):
+    record(tmp_path / "run", other_config(CONFIG, strategy, []))
+    most = due_later = 0
+    for core in moments(tmp_path / "run", every=3):
+        shown, ledger = ledger_of(core), core.state.ledger
+        [column] = shown["columns"]
+        assert len(column["groups"]) == ledger.reserved + ledger.occupied
+        assert not shown["others"]
+        due = {wait["group"] for wait in shown["waits"] if wait["is_due"]}
+        assert due == set(ledger.blockers()), "what has ended first or begun first is taken"
+        assert len(shown["waits"]) <= max(len(due), ledger.batch_groups - ledger.occupied, 0)
+        most = max(most, len(column["groups"]))
+        due_later += any(ledger.deadline(group) > ledger.train_version for group in due)
+    assert most > CONFIG.trainer.batch_groups
+    assert bool(due_later) == (strategy == "nemo_rl")
+
+
+def test_a_batch_that_waits_for_no_straggler_has_nobody_who_is_due(tmp_path):
+    record(tmp_path / "run", change_config(CONFIG, ["staleness.spare_groups=2"]))
+    looks = [core for core in moments(tmp_path / "run", every=3) if core.state.ledger.blockers()]
+    assert looks
+    assert not any(wait.is_due for core in looks for wait in awaited_groups(core))
 
 
 def moments(run, every=7):
