@@ -154,7 +154,7 @@ def _last_word(recording: Recording, group: int, after: int) -> int:
 
 
 def _standing(core: Core, number: int) -> str:
-    """State, version and deadline of the group after a step; "" if it is not in the system."""
+    """State, version and deadline of the group after a step, if it has one; "" if it is not in the system."""
     group = core.state.groups.get(number)
     if group is None:
         return ""
@@ -162,8 +162,10 @@ def _standing(core: Core, number: int) -> str:
         return group.state
     if group.is_evaluation:
         return f"{group.state}: evaluates version {group.policy_version}"
-    due = group.policy_version + core.state.config.staleness.max_staleness
-    return f"{group.state}: began at version {group.policy_version}, due in version {due}'s batch"
+    began, ledger = f"{group.state}: began at version {group.policy_version}", core.state.ledger
+    if not ledger.is_strict:  # a batch may take it however late
+        return began
+    return f"{began}, due in version {group.policy_version + ledger.max_staleness}'s batch"
 
 
 def named_groups(event: Event) -> Collection[int]:

@@ -183,7 +183,7 @@ def group_of(core: Core, number: int) -> Json | None:
     trained = group.contribution.items if group.contribution else ()
     advantages = {item.member: mean_advantage(item._asdict()) for item in trained}
     ledger = core.state.ledger
-    due = ledger.deadline(number) if number in ledger else None
+    due = ledger.deadline(number) if number in ledger and ledger.is_strict else None
     return {
         "id": number,
         "state": group.state,

@@ -42,7 +42,8 @@ class Life:
     bars: list[Bar] = field(default_factory=list)
     marks: list[tuple[float, str]] = field(default_factory=list)  # (second, what happened to the group)
     lines: list[str] = field(default_factory=list)  # its story
-    due: int | None = None  # the batch of this version is the last that may take it; None if it never started
+    # the batch of this version is the last that may take it; None if it never started, or if any may
+    due: int | None = None
     due_s: float | None = None  # when that batch was trained on; None if it has not been
 
 
@@ -110,7 +111,7 @@ class _Watcher:
 
     def turn(self, turn: Replayed) -> None:
         now, event = turn.recorded.now, turn.recorded.event
-        if self._group in (ledger := self._core.state.ledger):
+        if self._group in (ledger := self._core.state.ledger) and ledger.is_strict:
             self.life.due = ledger.deadline(self._group)
         if isinstance(event, Received):
             if isinstance(event.message, messages.Attach):

@@ -7,7 +7,9 @@ from controller.core.commands import Forget
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
+from controller.history.compare_strategies import other_config
 from controller.view.past.life import as_json
+from controller.view.pictures import group_of
 from protocol.errors import RunError
 from protocol.messages import TrainStepFinished
 from tests.support.shown_run import CONFIG, recorded
@@ -55,6 +57,22 @@ def test_a_deadline_that_has_not_passed_has_no_second_and_a_group_that_never_sta
     waiting = [group.id for group in core.state.groups.values() if group.state == "waiting"]
     assert waiting, CONFIG
     assert life_of(recording, waiting[-1]).due is None
+
+
+@pytest.mark.parametrize(("strategy", "has_deadlines"), [("areal", False), ("prime_rl", True)])
+def test_a_group_has_a_deadline_only_where_the_ledger_keeps_the_bound(tmp_path, strategy, has_deadlines):
+    path = recorded(tmp_path / "run", other_config(CONFIG, strategy, []))
+    recording, standing = Recording(path), []
+    core = recording.make_core()
+    for _ in turns(recording, core):
+        standing += [group_of(core, 9)] if 9 in core.state.ledger else []
+    life = life_of(recording, 9)
+    assert (life.due is not None) == has_deadlines
+    assert standing
+    assert all((one["due"] is not None) == has_deadlines for one in standing)
+    began = [line for line in life.lines if "began at version" in line]
+    assert began
+    assert all(("due in version" in line) == has_deadlines for line in began)
 
 
 def test_what_ran_on_a_worker_that_was_lost_ends_when_that_is_known(tmp_path):
