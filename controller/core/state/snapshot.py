@@ -67,7 +67,7 @@ class TokenLedger:
     generated: int
     trained: int
     aborted: int  # of aborted and withdrawn groups, spare responses, and turns whose episode has ended
-    filtered: int  # of filtered groups, and of masked episodes
+    filtered: int  # of filtered groups, of masked episodes, and of what is sampled to be left untrained
     lost: int  # reported too late (aborted once the run ends), or of episodes that began again
     evaluated: int  # of finished held-out prompts
     in_flight: int
