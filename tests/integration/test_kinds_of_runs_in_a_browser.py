@@ -7,9 +7,10 @@ from tests.support.chromium import browser, link, needs_chromium, open_tab, page
 
 __all__ = ["browser", "link", "page"]  # fixtures
 pytestmark = needs_chromium
+SPLIT = "2 given + 3 by v4"  # where a response got its tokens
 
 
-def test_an_agents_group_has_no_version_before_its_first_token_and_given_tokens_have_none(page):
+def test_of_an_agents_group_no_version_is_made_up_and_no_length_of_what_has_ended(page):
     def begin(found):
         found["oldest_group"] = {
             "id": 5, "state": "beginning", "policy_version": -1, "response_tokens": 0,
@@ -23,7 +24,7 @@ def test_an_agents_group_has_no_version_before_its_first_token_and_given_tokens_
         }  # fmt: skip
         found["standing"] = {
             "state": "generating", "policy_version": 4, "due": 6, "prompt_tokens": 0, "starts": 1,
-            "members": [member],
+            "members": [{**member, "member": 1, "state": "finished", "expected": 777}, member],
         }  # fmt: skip
 
     changed(page, "**/now*", begin)
@@ -32,6 +33,8 @@ def test_an_agents_group_has_no_version_before_its_first_token_and_given_tokens_
     wait_for(page, "group 5: beginning, waits for its start")
     page.evaluate("location.hash = '#group?run=0&group=5&at=9'")
     wait_for(page, "2 given + 3 by v4")
+    rows = page.locator("section", has_text="Responses at this moment").locator("tbody tr")
+    playwright.expect(rows).to_have_text([".1finishedrollout-032" + SPLIT, ".0runningrollout-0352" + SPLIT])
     page.unroute_all(behavior="wait")
 
 

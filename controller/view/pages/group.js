@@ -25,12 +25,15 @@ export async function render({ ask, go, here }) {
         + (standing.starts > 1 ? `; begun ${standing.starts} times` : ""))),
     card("Its life", life.bars.length ? swimlane(life) : make("p", { class: "dim" }, "No response was routed."), legend(life), deadline(life)),
     standing === null || !standing.members.length ? null : card("Responses at this moment", table(["", "state", "where", "tokens", "about", "attempt", "versions", "ends by", "reward", "advantage"],
-      standing.members.map((one) => [`.${one.member}`, one.state, one.where, one.tokens, one.expected, one.attempt,
+      standing.members.map((one) => [`.${one.member}`, one.state, one.where, one.tokens, isOpen(one) ? one.expected : "", one.attempt,
         one.segments.map(([, version, count]) => (version < 0 ? `${count} given` : `${count} by v${version}`)).join(" + "), one.ending, one.reward ?? "", one.advantage ?? ""]))),
     ...said,
     card("Story", make("pre", { class: "story" }, life.lines.join("\n"))),
   ].filter((one) => one !== null);
 }
+
+/** Whether it may get more tokens, so that a length is predicted. */
+const isOpen = ({ state }) => state !== "finished" && state !== "dropped";
 
 /** Its responses as text, of each step that kept it; a sample that is damaged is named. */
 async function spoken(ask, samples, { go, here }) {
