@@ -153,8 +153,8 @@ def _of_now(run: Path, written: Written, path: Path, seen: dict[str, Any], *, no
     )
     groups = ", ".join(f"{count} {state}" for state, count in seen["groups"].items()) or "none"
     lines.append(f"groups: {groups}; {seen['queued']} responses queued")
-    due = ", ".join(f"{count} in {version}" for version, count in seen["due_counts"].items())
-    lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
+    if due := ", ".join(f"{count} in {version}" for version, count in seen["due_counts"].items()):
+        lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
     if buffers := seen.get("buffers"):
         lines.append("buffers by version: " + "; ".join(map(_buffer, buffers)))
     if paused := seen.get("paused"):

@@ -246,7 +246,7 @@ class Core:
             train_version=state.ledger.train_version,
             steps=state.steps,
             published_version=newest.policy_version if newest else -1,
-            due_counts=state.ledger.due_counts(),
+            due_counts=state.ledger.due_counts() if state.ledger.is_strict else {},
             buffers=state.ledger.buffers(),
             groups=groups,
             queued=len(state.queue),

@@ -81,7 +81,7 @@ class ClusterSnapshot:
     train_version: int  # version that the next batch will update
     steps: int  # train steps finished
     published_version: int  # newest visible version; -1 before the first
-    due_counts: dict[int, int]  # unconsumed groups by deadline
+    due_counts: dict[int, int]  # unconsumed groups by deadline; {} where the ledger does not keep the bound
     buffers: tuple[BufferSnapshot, ...]  # of the batches in the window, the next one first
     groups: dict[str, int]  # groups by state
     queued: int  # trajectories of started groups that wait for an instance

@@ -57,6 +57,14 @@ def test_before_a_version_is_published_and_in_a_supervised_run_there_is_none(tmp
         assert any(line.startswith(words) for line in shown(run, waits=[]))
 
 
+def test_where_no_group_has_a_deadline_nothing_is_said_to_be_due(tmp_path):
+    run = written(tmp_path)
+    status = json.loads((run / "status.json").read_text())
+    for due, told in (({"3": 2, "4": 1}, ["due by version (batches of 32): 2 in 3, 1 in 4"]), ({}, [])):
+        (run / "status.json").write_text(json.dumps(status | {"due_counts": due, "batch_groups": 32}))
+        assert [line for line in shown(run, waits=[]) if line.startswith("due by")] == told
+
+
 def test_a_clock_that_was_set_back_gives_no_age_below_zero(tmp_path):
     run = written(tmp_path)
     (tmp_path / ".run.lock").write_text(str(2**22 + 1))

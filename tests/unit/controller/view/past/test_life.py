@@ -65,7 +65,9 @@ def test_a_group_has_a_deadline_only_where_the_ledger_keeps_the_bound(tmp_path, 
     recording, standing = Recording(path), []
     core = recording.make_core()
     for _ in turns(recording, core):
-        standing += [group_of(core, 9)] if 9 in core.state.ledger else []
+        if 9 in core.state.ledger:
+            standing.append(group_of(core, 9))
+            assert bool(core.snapshot().due_counts) == has_deadlines
     life = life_of(recording, 9)
     assert (life.due is not None) == has_deadlines
     assert standing
