@@ -54,8 +54,8 @@ class SamplingSettings(Section):
     top_k: int = Field(default=0, ge=0)
     """Keep the k most probable tokens, before `top_p`; 0 keeps all. Trained as with `top_p`."""
     min_p: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Keep tokens with at least this share of the most probable one's probability, after `top_p`; 0 keeps
-    all. Trained as with `top_p`."""
+    """Keep tokens with at least this share of the most probable one's probability, after `top_p` (on vLLM
+    before `top_k`); 0 keeps all. Trained as with `top_p`."""
     min_tokens: int = Field(default=0, ge=0)
     """Draw no stop token, and look for no `stop` string, before a response has this many tokens; a string
     that an earlier token completes does not count, then or later. Trained as with `top_p`: without the stop

@@ -9,15 +9,18 @@ from transformers import MambaConfig, Qwen3Config
 from transformers.models.auto import AutoModelForCausalLM
 
 from protocol.errors import ConfigError
+from protocol.kept_sets import KeptSet
 from protocol.settings import (
     ModelSettings,
     RewardSettings,
     RolloutSettings,
+    SamplingSettings,
     TrainerSettings,
     VllmSettings,
     WorkerSettings,
 )
 from workers.engines.interface import Generation
+from workers.engines.torch.sampling import truncated_logprobs
 from workers.engines.vllm.start import engine_arguments, make_engine
 from workers.engines.vllm.weights import checkpoint_shapes, fitting
 
@@ -48,10 +51,11 @@ def environment():
     torch.compiler.set_stance("default")
 
 
-def settings(running=4, dtype="float32", **vllm):
+def settings(running=4, dtype="float32", sampling=None, **vllm):
     rollout = RolloutSettings(
-        max_running=running, max_prompt_tokens=200, max_response_tokens=400, vllm=VllmSettings(**vllm)
-    )
+        max_running=running, max_prompt_tokens=200, max_response_tokens=400, vllm=VllmSettings(**vllm),
+        sampling=sampling or SamplingSettings(),
+    )  # fmt: skip
     model = ModelSettings(dtype=dtype)
     return WorkerSettings(
         run_dir=".", seed=3, steps=1, model=model, rollout=rollout, reward=RewardSettings(),
@@ -127,6 +131,29 @@ def test_out_of_kv_memory_costs_preemptions_and_no_token(directory):
     found = finish(tight, added)
     assert tight.load().preemptions > 0
     assert {key: len(tokens) for key, tokens in found.items()} == dict.fromkeys(wanted, 200)
+
+
+@quiet
+@with_vllm
+def test_min_p_cuts_before_top_k_and_top_p_and_the_kept_sets_tell_what_is_left(directory):
+    sampling = SamplingSettings(temperature=0.8, top_k=6, top_p=0.8, min_p=0.15)
+    engine = make_engine(settings(sampling=sampling), directory)
+    plain = AutoModelForCausalLM.from_pretrained(directory)
+    generation, sampled = Generation((0, 0, 0), [3, 4, 5, 6], [], 200, 0), []
+    engine.add(generation)
+    while engine.is_busy():
+        sampled += engine.step()
+    tokens = [item.token for item in sampled]
+    with torch.no_grad():
+        logits_TV = plain(torch.tensor([[*generation.prompt_tokens, *tokens]])).logits[0, 3:-1]
+    first = truncated_logprobs(logits_TV, SamplingSettings(temperature=0.8, min_p=0.15))
+    wanted_TV = truncated_logprobs(first, SamplingSettings(top_k=6, top_p=0.8))
+    for logprobs_V, item in zip(wanted_TV, sampled, strict=True):
+        kept = (logprobs_V > -torch.inf).nonzero()[:, 0].numpy()
+        assert item.kept == KeptSet.of(kept, CONFIG.vocab_size)
+        assert item.logprob == pytest.approx(logprobs_V[item.token].item(), abs=1e-4)
+    elsewhere_TV = truncated_logprobs(logits_TV, sampling)  # as the torch engine cuts
+    assert ((wanted_TV > -torch.inf) != (elsewhere_TV > -torch.inf)).any()
 
 
 @quiet
