@@ -4,6 +4,7 @@ Invariant: what makes, checks, installs or documents engines goes by this table,
 entry here and a folder in workers/engines.
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -28,6 +29,18 @@ class BuiltInEngine:
     """Import path of the factory of one that shares its device (`placement: colocated`); "" if it cannot."""
     adapts_mixtures: bool = True
     """Whether it takes an adapter of a mixture of experts."""
+    temperatures: tuple[float, float] = (0.0, math.inf)
+    """Least and greatest temperature above 0 that it samples at."""
+
+    def temperature_problem(self, temperature: float) -> str | None:
+        """What is wrong with this temperature; None if the engine samples at it."""
+        least, most = self.temperatures
+        if not temperature or least <= temperature <= most:
+            return None
+        return (
+            f"is {temperature:g}, and the engine samples at 0 or from {least:g} to {most:g}. Expected a "
+            "temperature of these; or set rollout.engine: torch."
+        )
 
 
 ENGINES: dict[str, BuiltInEngine] = {
@@ -44,5 +57,6 @@ ENGINES: dict[str, BuiltInEngine] = {
         extra="vllm",
         check="controller.check.vllm:vllm_problems",
         adapts_mixtures=False,
+        temperatures=(0.01, 2.0),  # vLLM 0.32 raises what is lower to 0.01, and refuses what is higher
     ),
 }

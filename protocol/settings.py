@@ -45,8 +45,9 @@ class SamplingSettings(Section):
     """The distribution that responses are drawn from, and that rollout_logprobs are of."""
 
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
-    """Divides the logits, of the engine and of the trainer alike, so any value above 0 is exact; 0 is greedy,
-    which evaluation may be and the trainer refuses. 1 keeps the policy's own distribution."""
+    """Divides the logits, of the engine and of the trainer alike, so any value above 0 is exact (on vLLM from
+    0.01 to 2); 0 is greedy, which evaluation may be and the trainer refuses. 1 keeps the policy's own
+    distribution."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Keep the smallest set of tokens with at least this probability; 1 keeps all. Below 1 the engine tells
     which tokens it kept, and the trainer trains the distribution over them, so importance weights stay right

@@ -27,6 +27,7 @@ def model_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
         yield "error", "rollout.max_response_tokens", problem
     if is_ours:
         yield from _adapter_findings(config, shape)
+    yield from _temperature_findings(config)
     yield from _sampling_findings(config, shape)
 
 
@@ -50,6 +51,16 @@ def _adapter_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
             "takes no adapter here: its kernels for that need Triton, and were never seen to run. Train all "
             "weights (trainer.lora.rank: 0), or set rollout.engine: torch.",
         )  # fmt: skip
+
+
+def _temperature_findings(config: Config) -> Iterator[ModelFinding]:
+    samplings = {"rollout.sampling": config.rollout.sampling}
+    if config.evaluation.every_steps:
+        samplings["evaluation.sampling"] = config.evaluation.sampling
+    engine = ENGINES.get(config.rollout.engine)
+    for section, sampling in samplings.items() if engine is not None else ():
+        if problem := engine.temperature_problem(sampling.temperature):
+            yield "error", f"{section}.temperature", problem
 
 
 def _sampling_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:

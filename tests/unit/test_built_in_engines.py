@@ -14,6 +14,7 @@ from controller.config.load import load_config
 from controller.core.worker_settings import worker_settings
 from docs.make_schema import render
 from protocol.engines import ENGINES, BuiltInEngine
+from protocol.errors import ConfigError
 from workers.rollout.worker import make_engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,9 +41,9 @@ def made_up(tmp_path, monkeypatch):
     return "made_up"
 
 
-def config_of(tmp_path, engine):
+def config_of(tmp_path, engine, *more):
     (tmp_path / "run.yaml").write_text(f"run: {{dir: '{tmp_path}'}}\nrollout: {{max_running: 7}}\n")
-    return load_config(tmp_path / "run.yaml", [f"rollout.engine={engine}"])
+    return load_config(tmp_path / "run.yaml", [f"rollout.engine={engine}", *more])
 
 
 def test_its_name_is_a_value_of_the_configuration_and_of_the_schema(tmp_path, made_up):
@@ -89,3 +90,9 @@ def test_every_entry_has_a_folder_a_factory_its_checks_an_extra_and_its_place_in
             assert engine.extra in extras
             assert engine.extra in install.EXTRAS
             assert f"rollout.engine: {name}" in setup
+
+
+def test_a_worker_makes_none_for_a_temperature_that_it_does_not_sample_at(tmp_path):
+    config = config_of(tmp_path, "vllm", "rollout.sampling.temperature=0.004")
+    with pytest.raises(ConfigError, match=r"`rollout.sampling.temperature` is 0.004.* from 0.01 to 2"):
+        make_engine(worker_settings(config, str(tmp_path), ()), "/a/model")

@@ -13,6 +13,8 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
     name = settings.rollout.engine
     built_in = ENGINES.get(name)
     if built_in is not None:
+        if problem := built_in.temperature_problem(settings.rollout.sampling.temperature):
+            raise ConfigError(f"`rollout.sampling.temperature` {problem}")
         name_of_factory = built_in.colocated if settings.is_colocated else built_in.factory
     else:
         name_of_factory = name

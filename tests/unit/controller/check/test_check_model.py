@@ -126,5 +126,17 @@ def test_on_vllm_a_cut_without_a_bound_is_refused_with_the_bias(sampling, field)
         assert "0.911 at top_p 0.9 and 0.765 at top_k 5" in words
 
 
+@pytest.mark.parametrize("temperature", [0.004, 2.5])
+def test_a_temperature_that_vllm_changes_or_refuses_is_refused_before_the_run(temperature):
+    given = {"temperature": temperature}
+    evaluation = {"sampling": given, "every_steps": 2, "data": {"held": {"path": "held.jsonl"}}}
+    words = errors({}, rollout={"engine": "vllm", "sampling": given}, evaluation=evaluation)
+    assert "0 or from 0.01 to 2" in words["rollout.sampling.temperature"]
+    assert "0 or from 0.01 to 2" in words["evaluation.sampling.temperature"]
+    assert errors({}, rollout={"sampling": given}, evaluation=evaluation) == {}
+    for least_or_most in (0.01, 2.0):
+        assert errors({}, rollout={"engine": "vllm", "sampling": {"temperature": least_or_most}}) == {}
+
+
 def test_the_whole_distribution_at_another_temperature_is_exact_and_not_noted():
     assert findings("note", {}, rollout={"sampling": {"temperature": 0.6}}) == {}
