@@ -65,12 +65,20 @@ def figures(answered: Sequence[Answered], *, samples: int, threshold: float) -> 
     lengths = sorted(length for prompt in answered for length in prompt.lengths)
     found["pass@1/stderr"] = stdev(shares) / sqrt(len(shares)) if len(shares) > 1 else None
     found["reward/mean"] = fmean(reward for prompt in answered for reward in prompt.rewards)
-    parts = [part for prompt in answered for part in prompt.parts]
-    for name in sorted({name for name, _ in parts}):  # each over the responses that it scored
-        found[f"reward/{name}"] = fmean(value for one, values in parts if one == name for value in values)
+    for name, rewards in sorted(_named_rewards(answered).items()):
+        found[f"reward/{name}"] = fmean(rewards)
     found["response_length/mean"] = fmean(lengths)
     found["response_length/max"] = lengths[-1]
     found["response_length/cut"] = sum(prompt.cut for prompt in answered) / len(lengths)
+    return found
+
+
+def _named_rewards(answered: Sequence[Answered]) -> dict[str, list[float]]:
+    """Each named reward of the responses that it scored, in one pass: an agent may have 64 names."""
+    found: dict[str, list[float]] = {}
+    for prompt in answered:
+        for name, values in prompt.parts:
+            found.setdefault(name, []).extend(values)
     return found
 
 

@@ -83,3 +83,25 @@ def test_the_best_evaluation_is_the_one_with_the_best_pass_at_1_then_the_best_re
         "reward/mean",
         "policy_version",
     }
+
+
+class CountedName(str):
+    """A name of a reward that counts how often it is compared with one that is another object."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_a_line_looks_at_each_named_reward_once_however_many_names_there_are(monkeypatch):
+    monkeypatch.setattr(CountedName, "comparisons", 0)
+    prompts, names = 20, 30
+    prompt = Answered(
+        (1.0,), (10,), 0, {0: 10}, tuple((CountedName(f"n{one:02}"), (one / 2,)) for one in range(names))
+    )
+    found = line(dict.fromkeys(range(prompts), prompt), {}, ["a"] * prompts, samples=1, threshold=1.0)
+    assert [found[f"reward/n{one:02}"] for one in range(names)] == [one / 2 for one in range(names)]
+    assert CountedName.comparisons <= 2 * prompts * names
