@@ -73,11 +73,20 @@ def _volume_claim(config: Config) -> Manifest:
 
 def _config_map(config: Config, files: Sequence[Path]) -> Manifest:
     require_entries(files)
+    data = {file.name: _text(file) for file in files}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(config, "config"), "data": data}
+
+
+def _text(file: Path) -> str:
+    """Raises: ConfigError."""
     try:
-        data = {file.name: file.read_text() for file in files}
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}.") from error
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(config, "config"), "data": data}
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file} becomes an entry of a ConfigMap, and is not UTF-8: {error}. Save the file as UTF-8."
+        ) from error
 
 
 def _code_beside(config: Config, path: Path) -> list[Path]:

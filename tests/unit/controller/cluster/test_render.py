@@ -104,3 +104,15 @@ def test_the_config_map_holds_the_configuration_and_the_code_beside_it_that_it_n
     manifests = yaml.safe_load_all(render_kubernetes(load_config(str(file)), str(file))["staleflow.yaml"])
     (found,) = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
     assert set(found["data"]) == {"mine.yaml", "my_rewards.py"}
+
+
+def test_code_that_is_not_utf_8_is_refused_by_name(tmp_path):
+    (tmp_path / "latin.py").write_bytes(
+        b"# -*- coding: latin-1 -*-\n# caf\xe9\ndef score(completion): return 1.0\n"
+    )
+    file = tmp_path / "mine.yaml"
+    file.write_text("reward: {function: latin.py:score}\ndata: {path: rows.jsonl}\n")
+    with pytest.raises(
+        ConfigError, match=r"latin\.py becomes an entry of a ConfigMap, and is not UTF-8.*Save"
+    ):
+        render_kubernetes(load_config(str(file)), str(file))
