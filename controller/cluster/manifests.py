@@ -3,6 +3,7 @@
 Invariants: they hold no secret; an API server accepts every name in them.
 """
 
+import json
 import os.path
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from protocol.errors import ConfigError
 
 PROBE_S = 5
 TERMINATION_S = 120  # time for a last checkpoint
+MOST_APPLIED_BYTES = 255 << 10  # `kubectl apply` keeps an object in its annotations, which may have 256 KiB
 Manifest = dict[str, Any]
 
 
@@ -74,7 +76,22 @@ def _volume_claim(config: Config) -> Manifest:
 def _config_map(config: Config, files: Sequence[Path]) -> Manifest:
     require_entries(files)
     data = {file.name: _text(file) for file in files}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(config, "config"), "data": data}
+    made: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(config, "config")}
+    made["data"] = data
+    if (size := _applied_bytes(made)) > MOST_APPLIED_BYTES:
+        largest = max(files, key=lambda file: len(data[file.name]))
+        raise ConfigError(
+            f"The configuration and the Python files beside it would be a ConfigMap of {size:,} bytes, most "
+            f"of them of {largest}; expected at most {MOST_APPLIED_BYTES:,}, as `kubectl apply` refuses "
+            "more. Put the large file into the image or the shared folder, and name it there."
+        )
+    return made
+
+
+def _applied_bytes(manifest: Manifest) -> int:
+    """Size of the JSON that kubectl makes of a manifest: it writes each of `<>&` with six letters."""
+    text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode()) + 5 * sum(map(text.count, "<>&"))
 
 
 def _text(file: Path) -> str:

@@ -116,3 +116,15 @@ def test_code_that_is_not_utf_8_is_refused_by_name(tmp_path):
         ConfigError, match=r"latin\.py becomes an entry of a ConfigMap, and is not UTF-8.*Save"
     ):
         render_kubernetes(load_config(str(file)), str(file))
+
+
+def test_files_that_kubectl_apply_would_refuse_for_their_size_are_refused_with_the_largest(tmp_path):
+    code, file = tmp_path / "my_rewards.py", tmp_path / "mine.yaml"
+    file.write_text("reward: {function: my_rewards.py:score}\ndata: {path: rows.jsonl}\n")
+    for table, accepted in [("x" * 250_000, True), ("x" * 270_000, False), ("<" * 50_000, False)]:
+        code.write_text(f"TABLE = '{table}'\ndef score(completion): return 1.0\n")
+        if accepted:
+            render_kubernetes(load_config(str(file)), str(file))
+            continue
+        with pytest.raises(ConfigError, match=r"my_rewards\.py; expected at most 261,120.*into the image"):
+            render_kubernetes(load_config(str(file)), str(file))
