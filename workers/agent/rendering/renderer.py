@@ -128,8 +128,15 @@ class TemplateRenderer(TurnReader):
         (answer, *new), schemas, hidden = self._hide([_stand_in(stand_in, called), *messages], tools)
         behind = self._behind_turn(stand_in, schemas) + self._between(stand_in, answer, new, schemas)
         tokens = encoded(self._tokenizer, behind, hidden)
-        # the template writes the turn's end, which the turn has already unless it was cut off
-        return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
+        return tokens if last is None or last not in self._ends else self._behind_end(last, tokens)
+
+    def _behind_end(self, end: int, tokens: list[int]) -> list[int]:
+        """The tokens after a turn that has its end, which the template writes as well.
+
+        It may write a space before it, as Llama 2 does.
+        """
+        place = tokens.index(end) if end in tokens else -1
+        return tokens if self._tokenizer.decode(tokens[: max(place, 0)]).strip() else tokens[place + 1 :]
 
     # -- the stand-in -------------------------------------------------------------------------------------
 

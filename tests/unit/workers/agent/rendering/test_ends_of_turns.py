@@ -7,6 +7,7 @@ import pytest
 from protocol.agents.settings import AgentSettings
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.rendering.chosen import make_renderer
+from workers.agent.rendering.renderer import TemplateRenderer
 from workers.models.tokenizer import load_tokenizer
 
 USER = {"role": "user", "content": "hi"}
@@ -50,3 +51,27 @@ def test_the_end_of_a_turn_is_not_written_a_second_time(directory, monkeypatch, 
     assert [*prompt, *turn, *renderer.extend(end, [USER], None)] == renderer.render(
         [USER, answer, USER], None
     )
+
+
+SPACED = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }} <|im_end|>{% endif %}{% endfor %}"
+)
+"""As Llama 2 writes an answer: with a space before its end."""
+
+
+def test_the_end_of_a_turn_is_not_written_a_second_time_behind_a_space():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = SPACED
+    renderer = TemplateRenderer(tokenizer)
+    given = tokenizer.decode(renderer.extend(tokenizer.eos_token_id, [USER], None))
+    assert given == "[INST] hi [/INST]"
+    cut = tokenizer.convert_tokens_to_ids("o")
+    assert tokenizer.decode(renderer.extend(cut, [USER], None)) == " <|im_end|>[INST] hi [/INST]"
+
+
+def test_an_end_that_a_template_writes_only_later_stays():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = SPACED.replace(" <|im_end|>", "").replace("[/INST]", "<|im_end|>")
+    given = TemplateRenderer(tokenizer).extend(tokenizer.eos_token_id, [USER], None)
+    assert tokenizer.decode(given) == "[INST] hi <|im_end|>"
