@@ -10,7 +10,7 @@ from typing import Any
 
 from workers.agent.kinds.openenv_wire import Refusal
 from workers.agent.kinds.results import Returned
-from workers.agent.kinds.tools import MAX_ANSWER_CHARS, first_messages
+from workers.agent.kinds.tools import MAX_ANSWER_CHARS, first_messages, told
 from workers.agent.policy import AgentPolicy, BudgetExceeded
 
 AS_TOOLS = "tools"
@@ -60,7 +60,7 @@ async def play_tools(
                 policy.reward(reward)
                 if is_done:
                     return Returned.TURN_REWARDS
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+                messages.append(told(call, content))
             if not calls:
                 return Returned.TURN_REWARDS
     except BudgetExceeded:

@@ -72,7 +72,7 @@ async def _play(
                 break
             for call in calls:
                 content = await _answer(environment, tools, call["function"])
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+                messages.append(told(call, content))
     except BudgetExceeded:
         pass  # earlier rewards stand; the policy has noted the limit
     said = [message for message in messages if message["role"] == "assistant"]
@@ -93,6 +93,12 @@ async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping
         raise
     except (ToolRefused, Exception) as error:  # as in TRL: a method's error goes to the policy
         return f"Error: {error}"[:MAX_ANSWER_CHARS]
+
+
+def told(call: Mapping[str, Any], content: str) -> dict[str, Any]:
+    """The message that answers a call; with the tool's name, as in TRL: the template of Hermes needs it."""
+    name = call["function"]["name"]
+    return {"role": "tool", "name": name, "tool_call_id": call["id"], "content": content}
 
 
 def first_messages(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:

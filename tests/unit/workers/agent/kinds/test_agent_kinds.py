@@ -175,6 +175,8 @@ def test_public_methods_are_tools_and_their_answers_go_back_to_the_policy():
     assert schemas["fetch"]["parameters"]["properties"]["key"] == {"type": "string", "nullable": True}
     told = [message["content"] for message in asked[2]["chat"] if message["role"] == "tool"]
     assert told == ["2", "6", "<None>"]
+    names = [message["name"] for message in asked[2]["chat"] if message["role"] == "tool"]
+    assert names == ["add", "add", "fetch"]  # the template of Hermes refuses a tool's answer without
 
 
 @pytest.mark.parametrize(
