@@ -6,6 +6,7 @@ prompt and nowhere else.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping
 from math import fsum
@@ -160,7 +161,23 @@ def fill(template: str, fields: Mapping[str, Any]) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Text as it is; chat messages in sequence, with their roles."""
+    """Text as it is; chat messages in sequence, with their roles and tool calls."""
     if isinstance(value, list) and all(isinstance(one, Mapping) and "content" in one for one in value):
-        return "\n\n".join(f"{one.get('role', 'user')}: {as_text(one['content'])}" for one in value)
+        return "\n\n".join(f"{one.get('role', 'user')}: {_said(one)}" for one in value)
     return str(value)
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """The content of a message, and its tool calls, a line each."""
+    content, calls = message["content"] or "", message.get("tool_calls") or ()
+    return "\n".join([*([as_text(content)] if content or not calls else []), *map(_called, calls)])
+
+
+def _called(call: Any) -> str:
+    """A tool call as text, such as `add({"a": 1})`; as it is where a data row has it in another form."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return str(call)
+    arguments = function.get("arguments", "")
+    told = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return f"{function.get('name', '')}({told})"

@@ -319,3 +319,19 @@ def test_a_judge_may_be_asked_of_the_whole_conversation():
     assert fill(options.prompt, {"messages": talk}) == "How good is this?\nuser: hi\n\nassistant: ho"
     with pytest.raises(ValueError, match=r"expected \{completion\} in it, where the response is"):
         JudgeReward(base_url="http://here/v1", model="m", prompt="How good is {answer}?")
+
+
+def test_a_judge_sees_the_tool_calls_of_a_conversation():
+    calls = [{"id": id, "function": {"name": "add", "arguments": '{"a": 1}'}} for id in "ab"]
+    talk = [
+        {"role": "assistant", "content": "", "tool_calls": calls[:1]},
+        {"role": "tool", "tool_call_id": "a", "content": "2"},
+        {"role": "assistant", "content": "Again.", "tool_calls": calls},
+        {"role": "assistant", "content": None, "tool_calls": [{"name": "of a row"}]},
+    ]
+    assert fill("{messages}", {"messages": talk}).split("\n\n") == [
+        'assistant: add({"a": 1})',
+        "tool: 2",
+        'assistant: Again.\nadd({"a": 1})\nadd({"a": 1})',
+        "assistant: {'name': 'of a row'}",
+    ]
