@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 
 from protocol.errors import ConfigError
 from workers.agent.messages import read_arguments
+from workers.agent.rendering.left_out import TOOLS as TOOLS_OFFERED
 from workers.agent.rendering.library import LibraryRenderer
 from workers.agent.rendering.renderer import Past, Renderer, TemplateRenderer
 
@@ -51,6 +52,10 @@ class Talk(NamedTuple):
 
 
 REFUSED = "the template refuses it"
+NO_TOOLS = (
+    "leaves out the tools that an agent offers: the model's chat template does not write them, so the policy "
+    "does not learn of them unless a message says them"
+)
 FIRST, SECOND = "aaaaaaaaa", "bbbbbbbbb"
 TALKS = {
     "a user's turn": Talk([USER], ANSWER, [MORE]),
@@ -109,7 +114,12 @@ def _turn(renderer: LibraryRenderer, prompt: Sequence[int], answered: Sequence[i
 
 
 def doubts(renderer: Renderer, tokenizer: Any) -> list[str]:
-    """How a renderer of the library differs from the tokenizer's template, or from itself."""
+    """How a renderer of the library differs from the tokenizer's template, or from itself.
+
+    Of the tokenizer's template, whether it leaves out the tools that an agent offers.
+    """
+    if _leaves_out_tools(renderer):
+        return [NO_TOOLS]
     if not isinstance(renderer, LibraryRenderer):
         return []
     template = TemplateRenderer(tokenizer) if tokenizer.chat_template else None
@@ -121,6 +131,10 @@ def doubts(renderer: Renderer, tokenizer: Any) -> list[str]:
         *([f"writes {', '.join(written)} otherwise than the tokenizer's chat template"] if written else ()),
         *([f"reads {', '.join(read)} otherwise than it writes it"] if read else ()),
     ]
+
+
+def _leaves_out_tools(renderer: Renderer) -> bool:
+    return isinstance(renderer, TemplateRenderer) and not renderer.writes(TOOLS_OFFERED)
 
 
 def _is_read(renderer: LibraryRenderer, talk: Talk) -> bool:
@@ -158,7 +172,7 @@ def why_useless(renderer: Renderer) -> str | None:
 
 
 def check_probes(renderer: Renderer, history: str) -> dict[str, str]:
-    """The results of all probes. Raises: ConfigError if `agent.history: refuse` and one failed.
+    """The results of all probes, and of tools. Raises: ConfigError if `agent.history: refuse` and one failed.
 
     A kind of conversation that the template refuses altogether is no failure: no agent can hold it.
     """
@@ -170,4 +184,4 @@ def check_probes(renderer: Renderer, history: str) -> dict[str, str]:
             "`agent.history: keep`, which leaves earlier turns as they were sampled, or give the tokenizer "
             "another chat template."
         )
-    return verdicts
+    return verdicts | ({"tools": f"it {NO_TOOLS}"} if _leaves_out_tools(renderer) else {})

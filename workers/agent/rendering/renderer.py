@@ -9,10 +9,12 @@ import copy
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol, Self
 
 from workers.agent.messages import read_arguments
+from workers.agent.rendering.left_out import is_written, left_out
 from workers.agent.rendering.spelling import (
     Hidden,
     Messages,
@@ -109,26 +111,51 @@ class TemplateRenderer(TurnReader):
         self._special = special_tokens(tokenizer)
         self._ended: tuple[Tools, str] | None = None
         self._kwargs: Mapping[str, Any] = {}
+        self._writes: dict[str, bool] = {}  # by role, or "tools"
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
         """A renderer with these arguments of the chat template; the renderer's own take precedence."""
         other = copy.copy(self)
-        other._kwargs, other._ended = kwargs, None
+        other._kwargs, other._ended, other._writes = kwargs, None, {}
         return other
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
-        safe, schemas, hidden = self._hide(messages, tools)
+        safe, schemas, hidden = self._hide(self._written(messages), tools)
         return encoded(self._tokenizer, self._write(safe, schemas, is_prompt=True), hidden)
 
     def extend(
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int]:
+        messages = self._written(messages)
         called = _called(messages, () if past is None else past.messages)
         stand_in = self._unused_text([messages, tools, called])
         (answer, *new), schemas, hidden = self._hide([_stand_in(stand_in, called), *messages], tools)
         behind = self._behind_turn(stand_in, schemas) + self._between(stand_in, answer, new, schemas)
         tokens = encoded(self._tokenizer, behind, hidden)
         return tokens if last is None or last not in self._ends else self._behind_end(last, tokens)
+
+    def writes(self, what: str) -> bool:
+        """Whether the template writes messages of a role, or `tools`."""
+        if what not in self._writes:
+            write = partial(self._write, is_prompt=True)
+            self._writes[what] = is_written(what, write, self._unused_text(what))
+        return self._writes[what]
+
+    def _written(self, messages: Messages) -> Messages:
+        """The messages, all of which the template writes; a developer's as the system's if it has no such.
+
+        Raises: ValueError with a message for the user if the template leaves one out.
+        """
+        roles = {message["role"] for message in messages if message.get("content")}
+        left = {role for role in roles if not self.writes(role)}
+        if left == {"developer"} and self.writes("system"):
+            return [
+                {**message, "role": "system"} if message["role"] == "developer" else message
+                for message in messages
+            ]
+        if left:
+            raise ValueError(left_out(min(left)))
+        return messages
 
     def _behind_end(self, end: int, tokens: list[int]) -> list[int]:
         """The tokens after a turn that has its end, which the template writes as well.

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.errors import ConfigError
 from tests.support.chat_tokenizer import make_tokenizer
-from workers.agent.rendering.probes import TALKS, TOOLS, check_probes, probe
+from workers.agent.rendering.probes import TALKS, TOOLS, check_probes, doubts, probe
 from workers.agent.rendering.renderer import (
     Past,
     PlainRenderer,
@@ -196,3 +196,48 @@ def test_what_stands_behind_a_turn_is_that_of_the_tools_of_now(tokenizer):
     for tools, behind in ((None, "]0[hi]0"), (TOOLS, "]1[hi]1"), (TOOLS * 2, "]2[hi]2"), (None, "]0[hi]0")):
         new = [{"role": "user", "content": "hi"}]
         assert text_of(tokenizer, renderer.extend(None, new, tools)) == behind
+
+
+FEW_ROLES = """\
+{%- for m in messages %}{% if m.role in ('user', 'system', 'assistant') %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""As that of Zephyr, which drops every other message."""
+TOLD = {"role": "tool", "tool_call_id": "a", "content": "22"}
+
+
+def test_what_a_tool_says_is_not_left_out_unsaid():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = FEW_ROLES
+    renderer = TemplateRenderer(tokenizer)
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+    with pytest.raises(ValueError, match=r"leaves out what messages of the role tool say.*agent.renderer"):
+        renderer.render([USER, answer, TOLD], None)
+    with pytest.raises(ValueError, match="of the role tool"):
+        renderer.extend(tokenizer.eos_token_id, [TOLD], None, past=Past((), (), [USER, answer]))
+    renderer.extend(tokenizer.eos_token_id, [TOLD | {"content": ""}], None, past=Past((), (), [USER, answer]))
+    verdicts = probe(renderer)
+    assert verdicts["a user's turn"] == ""
+    assert verdicts["a tool's turn"].startswith("the template refuses it: ValueError: The chat")
+
+
+def test_tools_that_a_template_does_not_write_are_a_doubt():
+    dropping, writing = make_tokenizer(), make_tokenizer()
+    dropping.chat_template = FEW_ROLES
+    assert "leaves out the tools" in doubts(TemplateRenderer(dropping), dropping)[0]
+    assert doubts(TemplateRenderer(writing), writing) == []
+    assert "leaves out the tools" in check_probes(TemplateRenderer(dropping), "keep")["tools"]
+
+
+def test_what_a_developer_says_is_the_system_s_where_a_template_does_not_know_it():
+    talk = [{"role": "developer", "content": "brief"}, USER]
+    as_system = [{"role": "system", "content": "brief"}, USER]
+    few, all_roles = make_tokenizer(), make_tokenizer()
+    few.chat_template = FEW_ROLES
+    dropping = TemplateRenderer(few)
+    assert dropping.render(talk, None) == dropping.render(as_system, None)
+    assert dropping.extend(None, talk, None) == dropping.extend(None, as_system, None)
+    whole = TemplateRenderer(all_roles).render(talk, None)
+    assert text_of(all_roles, whole).startswith("<|im_start|>developer\nbrief")
