@@ -87,7 +87,7 @@ class AgentSettings(Section):
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds from the beginning of an episode until it asks the policy for the first time."""
     on_limit: Literal["score", "zero", "mask"] = "score"
-    """What an episode is worth that reaches a limit of turns or tokens. `score`: what its function returns,
+    """What an episode is worth that a limit of turns or tokens has ended. `score`: what its function returns,
     or 0; `zero`: 0; `mask`: it is neither trained nor in the mean of its group."""
     on_timeout: Literal["score", "retry"] = "score"
     """What becomes of an episode whose environment is silent for too long. `score`: it ends with reward 0, so

@@ -31,6 +31,13 @@ def episode(policy, row):
     if row.get("mood") == "isolated":
         where = {}
     talk = [{"role": "user", "content": "a"}]
+    if row.get("mood") == "compacts":
+        talk.append(ask(talk, **where))
+        try:
+            ask([*talk, {"role": "user", "content": "b" * 600}], **where)
+        except urllib.error.HTTPError as error:
+            assert b"context_length_exceeded" in error.read()
+        return float(ask([{"role": "user", "content": "summary"}], **where)["content"] == "yes")
     for turn in range(row.get("turns", 2)):
         talk.append(ask(talk, **where))
         policy.reward(turn + 1.0)
@@ -117,6 +124,16 @@ def test_the_error_of_a_client_at_a_limit_ends_the_episode_with_what_its_turns_h
             link.answer((await link.hear(Ask))[0], "yes", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
         assert (ended.ending, ended.reward, ended.earned) == ("turns", (6.0,), "turns")
+
+    asyncio.run(serving(settings(function=f"{settings().run_dir}/agents.py:episode", door=True), test))
+
+
+def test_a_client_that_makes_room_at_a_limit_and_goes_on_was_not_ended_by_it(settings, tokenizer):
+    async def test(link):
+        await link.play(1, tokenizer, mood="compacts")
+        link.answer((await link.hear(Ask))[0], "yes", tokenizer)
+        ended, _ = await link.hear(EpisodeEnded)
+        assert (ended.ending, ended.reward) == ("stop", (1.0,))
 
     asyncio.run(serving(settings(function=f"{settings().run_dir}/agents.py:episode", door=True), test))
 

@@ -59,6 +59,13 @@ async def episode(policy, row):
             asked = [policy.chat([*talk, answer, talk[0]]) for _ in range(1000)]
             found = await asyncio.gather(*asked, return_exceptions=True)
             return float(sum(isinstance(one, ValueError) for one in found))
+        case "compacts":
+            talk += [answer, {"role": "user", "content": "b" * 600}]
+            try:
+                await policy.chat(talk)
+            except Exception as error:
+                assert error.limit == "context", error
+            return float((await policy.chat(talk[:1]))["content"] == "yes")
         case "greedy":
             while True:
                 talk += [answer, talk[0]]
@@ -195,6 +202,16 @@ def test_a_limit_ends_an_episode_that_does_not_catch_it_and_what_was_earned_stan
             link.answer((await link.hear(Ask))[0], "yes", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
         assert (ended.ending, ended.reward, ended.earned) == ("turns", (0.25,), "turns")
+
+    asyncio.run(serving(settings(), test))
+
+
+def test_an_episode_that_makes_room_at_a_limit_and_goes_on_was_not_ended_by_it(settings, tokenizer):
+    async def test(link):
+        await link.play(1, tokenizer, mood="compacts")
+        link.answer((await link.hear(Ask))[0], "yes", tokenizer)
+        ended, _ = await link.hear(EpisodeEnded)
+        assert (ended.ending, ended.reward) == ("stop", (1.0,))
 
     asyncio.run(serving(settings(), test))
 

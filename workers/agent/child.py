@@ -101,10 +101,11 @@ class AgentChild(KeptProcess):
         self.episodes.add(number)
         self._write(packet(pipe.BEGIN, number, seed, row, *door, state))
 
-    def count(self, number: int, place: int = -1, *, limit: str = "", id: str = "") -> None:
+    def count(self, number: int, place: int, *, limit: str = "", id: str = "") -> None:
         """Report the result of a request at the door: an answer, or a limit that was reached.
 
-        `place`: of the turn in the order of asking; -1: none, or not trained. `id`: of the answer.
+        `place`: of the turn in the order of asking (-1: it is not trained), or with a limit the number of
+        turns asked for. `id`: of the answer.
         """
         if number in self.episodes:
             self._write(packet(pipe.COUNTED, number, place, limit, id))

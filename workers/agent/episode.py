@@ -227,6 +227,11 @@ class HostedEpisode:
         """Trained turns that were answered."""
         return len(self._answered)
 
+    @property
+    def asked(self) -> int:
+        """Trained turns that were asked for."""
+        return len(self._turns)
+
     def talk(self) -> bytes:
         """The messages of its first conversation, as JSON; empty if it was held in tokens."""
         first = min((self._turns[place][0] for place in self._answered), default=None)

@@ -11,8 +11,8 @@ ANSWER, REFUSE = "answer", "refuse"  # to it: episode, question, JSON; episode, 
 COUNTED = "counted"
 """To the process, the result of a request at the door.
 
-Episode, the place of the turn in the order of asking (-1 if none is trained), the limit that its client was
-told or "", the id of the answer or "".
+Episode, the place of the turn in the order of asking (-1 if it is not trained), the limit that its client was
+told or "" (with it, the number of turns asked for), the id of the answer or "".
 """
 READY, BROKEN = "ready", "broken"  # from it: whether its agent asks at a door; the reason
 ASK = "ask"  # from it: episode, question, JSON[, state]

@@ -109,7 +109,10 @@ class Notes:
     metrics: dict[str, float] = field(default_factory=dict)
     answered: list[int] = field(default_factory=list)
     """Places of answered turns in the order of asking; that of the newest answer comes last."""
-    limit: str = ""  # the first limit that was reached
+    limit: str = ""  # that a request has reached; of several in a row the first
+    has_gone_on: bool = False  # a turn was asked for since then, and answered
+    refused: int = 0  # requests, because of a limit
+    limit_at: int = 0  # turns that had been asked for when a client of the door reached it
     limit_words: str = ""  # its message, if the function got it
     is_limit_of_door: bool = False  # a client of the door was told of it, and may raise any error
     log: str = ""
@@ -124,13 +127,32 @@ class Notes:
         return len(self.answered)
 
     def count(self, place: int, limit: str = "", id: str = "") -> None:
-        """Note the result of a request: the place of its turn (-1: not trained), or a limit."""
+        """Note the result of a request: the place of its turn (-1: not trained), or a limit.
+
+        With a limit, which a client of the door was told: the number of turns asked for until then.
+        """
+        if limit:
+            self.reach(limit)
+            self.is_limit_of_door, self.limit_at = True, place
+            return
         if place >= 0 and place not in self.answered:
             self.answered.append(place)
         if id:
             self.completions[id] = place
-        if limit:
-            self.limit, self.is_limit_of_door = self.limit or limit, True
+            self.has_gone_on |= self.is_limit_of_door and place >= self.limit_at
+
+    def reach(self, limit: str, words: str = "") -> None:
+        """Note that a request was refused because of a limit."""
+        if not self.limit or self.has_gone_on:
+            self.limit = limit
+        self.limit_words = self.limit_words or words
+        self.refused += 1
+        self.has_gone_on = False
+
+    @property
+    def last_limit(self) -> str:
+        """The limit that was reached, unless the agent has made room and gone on."""
+        return "" if self.has_gone_on else self.limit
 
     def take_state(self) -> bytes | None:
         """The state for the next request, with all notes; None if there is nothing to save."""
@@ -139,8 +161,8 @@ class Notes:
             return None
         fields = {
             "rewards": [*self.rewards.items()], "metrics": self.metrics, "answered": self.answered,
-            "limit": self.limit, "is_limit_of_door": self.is_limit_of_door, "log": self.log,
-            "completions": self.completions,
+            "limit": self.limit, "has_gone_on": self.has_gone_on, "log": self.log,
+            "is_limit_of_door": self.is_limit_of_door, "completions": self.completions,
         }  # fmt: skip
         return pack(fields, state)
 
@@ -226,6 +248,7 @@ class PolicyCalls:
             raise ValueError(f"`max_tokens` is {max_tokens!r:.40}; expected a whole number of at least 1.")
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(f"`max_tokens` is {max_tokens}; expected at least 1.")
+        refused = self.notes.refused
         try:
             untrained = {} if self._is_trained else {"is_untrained": True}
             most = None if max_tokens is None else min(max_tokens, MOST)
@@ -233,10 +256,10 @@ class PolicyCalls:
             more = untrained | ({} if state is None else {"state": state})
             answer = await self._line.ask(question | more | {"max_tokens": most})
         except BudgetExceeded as error:
-            self.notes.limit = self.notes.limit or error.limit
-            self.notes.limit_words = self.notes.limit_words or str(error)
+            self.notes.reach(error.limit, str(error))
             raise
         self.notes.count(answer.get("place", self.notes.turns) if self._is_trained else -1)
+        self.notes.has_gone_on |= self._is_trained and refused == self.notes.refused
         return answer
 
 

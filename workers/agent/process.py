@@ -258,9 +258,10 @@ class EpisodeServer:
 
     async def _play_one(self, policy: AgentPolicy, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Play one episode; returns the message that ends it. Raises: whatever the user's code raises."""
-        notes = policy.notes
+        notes, has_returned = policy.notes, False
         try:
             reward = reward_of(await self._play(policy, row), notes)
+            has_returned = True
         except BudgetExceeded:
             if not notes.limit:
                 raise  # its own exception, not of a limit of this episode
@@ -283,7 +284,8 @@ class EpisodeServer:
             raise BadResult("The agent returned before the policy had answered once.")
         told = {
             "reward": reward.value, "earned": reward.earned, "turn_rewards": sorted(notes.rewards.items()),
-            "metrics": notes.metrics, "limit": notes.limit, "log": notes.log,
+            "metrics": notes.metrics, "limit": notes.last_limit if has_returned else notes.limit,
+            "log": notes.log,
         }  # fmt: skip
         return ENDED, json.dumps(told).encode()
 

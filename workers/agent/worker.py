@@ -277,7 +277,7 @@ class AgentHost:
 
         def refuse(error: BudgetExceeded | ValueError) -> None:
             if isinstance(error, BudgetExceeded):
-                child.count(number, limit=error.limit)
+                child.count(number, in_hand.episode.asked, limit=error.limit)
             question.refuse(refusal_of(error))
 
         request = _Request(question, question.request.question, began, refuse)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.workers.agent.kinds.test_agent_kinds import Script
 from workers.agent.kinds.results import BadResult, Returned, reward_of
-from workers.agent.policy import AgentPolicy, Notes
+from workers.agent.policy import AgentPolicy, BudgetExceeded, Notes
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,46 @@ def test_a_budget_that_is_none_is_refused(most):
     policy = AgentPolicy(Script([1]), seed=0)
     with pytest.raises(ValueError, match="`max_tokens`"):
         asyncio.run(policy.generate([1], max_tokens=most))
+
+
+def test_a_limit_is_left_behind_by_a_turn_that_was_asked_for_after_it():
+    notes = Notes()
+    notes.count(0, "", "a")
+    notes.count(2, "context")  # two turns were asked for; one of them is open
+    assert notes.last_limit == "context"
+    notes.count(1, "", "b")
+    assert notes.last_limit == "context", "it was asked for before"
+    notes.count(-1, "", "untrained")
+    assert notes.last_limit == "context"
+    notes.count(2, "", "c")
+    assert (notes.last_limit, notes.limit) == ("", "context")
+    notes.count(3, "turns")
+    assert notes.last_limit == notes.limit == "turns"
+
+
+class Gate(Script):
+    """Refuses the second of its requests, and answers the first after that."""
+
+    async def ask(self, question):
+        if not self.asked:
+            self.asked.append(question)
+            await asyncio.sleep(0)
+            return await super().ask(question)
+        if len(self.asked) == 1:
+            self.asked.append(question)
+            raise BudgetExceeded("tokens")
+        return await super().ask(question)
+
+
+def test_an_answer_that_was_awaited_before_leaves_no_limit_behind():
+    async def test():
+        policy = AgentPolicy(Gate([1], [2], [3]), seed=0)
+        asked = (policy.generate([1]), policy.generate([2]))
+        answer, error = await asyncio.gather(*asked, return_exceptions=True)
+        assert (answer.token_ids, error.limit, policy.notes.last_limit) == ([1], "tokens", "tokens")
+        await policy.untrained.generate([3])
+        assert policy.notes.last_limit == "tokens"
+        await policy.generate([3])
+        assert policy.notes.last_limit == ""
+
+    asyncio.run(test())
