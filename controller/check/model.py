@@ -57,8 +57,9 @@ def _temperature_findings(config: Config) -> Iterator[ModelFinding]:
     samplings = {"rollout.sampling": config.rollout.sampling}
     if config.evaluation.every_steps:
         samplings["evaluation.sampling"] = config.evaluation.sampling
-    engine = ENGINES.get(config.rollout.engine)
-    for section, sampling in samplings.items() if engine is not None else ():
+    if (engine := ENGINES.get(config.rollout.engine)) is None:
+        return
+    for section, sampling in samplings.items():
         if problem := engine.temperature_problem(sampling.temperature):
             yield "error", f"{section}.temperature", problem
 

@@ -62,8 +62,8 @@ def why_alive(core: "Core") -> Reason:
 
 def watch(core: "Core") -> bool:
     """Note whether the run stands still, and end it after `controller.stuck_s`; returns whether it ended."""
-    state = core.state
-    if state.registry.busy_instances or core.training.is_working or state.finished:  # nearly always
+    state, trainer_batches = core.state, core.training.trainer_batches
+    if state.registry.busy_instances or trainer_batches.making is not None or state.finished:  # nearly always
         state.still_since = None
         return False
     found = why_alive(core)
@@ -123,7 +123,7 @@ def _at_work(core: "Core") -> Reason | None:
     if core.is_cut:
         return Reason(ReasonKind.RUNS, "the controller", now, "more is told and placed at once")
     trainer = state.registry.trainer()
-    if trainer is not None and core.training.is_working:
+    if trainer is not None and core.training.trainer_batches.making is not None:
         return _of_worker(core, ReasonKind.RUNS, trainer)
     for instance in state.registry.instances():
         if instance.ready and instance.running and instance.pulling is None:

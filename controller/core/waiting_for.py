@@ -28,7 +28,7 @@ def awaited(core: "Core") -> Cause:
     It is called at each event, so it looks at instances only up to the first that generates.
     """
     state, training = core.state, core.training
-    if training.is_working:
+    if training.trainer_batches.making is not None:
         return "training"
     if state.device == "changing" and state.versions.newest is not None:
         return "weights"

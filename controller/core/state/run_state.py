@@ -178,16 +178,15 @@ class RunState:
         out, self._out = self._out, []
         return out
 
-    def end(self, reason: str, *, is_success: bool) -> None:
-        """Bring the run to its end; the first reason counts."""
+    def end(self, reason: str, *, is_success: bool, spoils: bool = False) -> None:
+        """Bring the run to its end; the first reason counts.
+
+        `spoils`: a failure that counts also behind a good end, as that end cannot be saved.
+        """
         if self.ending is None:
             self.ending, self.ending_is_success = reason, is_success
-
-    def fail(self, reason: str) -> None:
-        """End the run as failed, also one whose good end has not been saved; the first failure counts."""
-        if self.ending is not None and self.ending_is_success:
+        elif spoils and self.ending_is_success:
             self.ending, self.ending_is_success = f"{self.ending} {reason}", False
-        self.end(reason, is_success=False)
 
     def seed(self, group: Group, trajectory: Trajectory) -> int:
         """The seed of a trajectory's sampling noise.

@@ -68,7 +68,8 @@ class TrainerBatches:
         """
         steps, oldest = self.state.steps, self.oldest_start
         if not oldest <= policy_version <= steps:
-            self.state.fail(_no_way_on(policy_version, oldest=oldest, steps=steps))
+            reason = _no_way_on(policy_version, oldest=oldest, steps=steps)
+            self.state.end(reason, is_success=False, spoils=True)
             return
         self.lose()
         self._held = policy_version

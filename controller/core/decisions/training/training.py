@@ -56,11 +56,6 @@ class Training:
         """Whether a batch is in training or has to be repeated, so that the next one must wait."""
         return bool(self.batch) or self.trainer_batches.is_behind
 
-    @property
-    def is_working(self) -> bool:
-        """Whether the trainer is working on a batch, or on groups sent ahead of it, now."""
-        return self.trainer_batches.making is not None
-
     def go_on(self) -> None:
         """Do a part of the work that is spread over events, as batches may have thousands of groups."""
         self.figures.go_on()

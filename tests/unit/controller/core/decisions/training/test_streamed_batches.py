@@ -49,7 +49,7 @@ def test_certain_groups_go_ahead_one_order_at_a_time_and_the_last_brings_the_ste
     complete(run, routes[1])
     (ahead,) = run.sent(TrainAhead)
     assert (ahead.train_version, groups_of(ahead)) == (0, [1])
-    assert run.core.training.is_working
+    assert run.core.training.trainer_batches.making is not None
     assert [w.working_on for w in run.core.snapshot().workers if w.role == "trainer"] == [
         "training version 1"
     ]
@@ -66,7 +66,7 @@ def test_certain_groups_go_ahead_one_order_at_a_time_and_the_last_brings_the_ste
     run.say("trainer", TrainedAhead(0))
     run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
     assert run.core.state.steps == 1
-    assert not run.core.training.is_working
+    assert run.core.training.trainer_batches.making is None
 
 
 def test_without_streaming_nothing_goes_ahead():
