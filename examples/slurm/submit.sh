@@ -13,6 +13,7 @@ python="${STALEFLOW_PYTHON:-.venv/bin/python}"
     rollout.instances=0 \
     logging.console=plain
 controller=$(sbatch --parsable "$here/controller.sbatch")
+controller=${controller%%;*}  # where Slurm has several clusters, `;` and the name of one follow
 after=(--dependency="after:$controller" --export="ALL,CONTROLLER_JOB=$controller")
 sbatch "${after[@]}" "$here/trainer.sbatch"
 sbatch "${after[@]}" --array=1-8 "$here/rollout.sbatch"

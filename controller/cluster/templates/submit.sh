@@ -7,5 +7,6 @@ python="${STALEFLOW_PYTHON:-.venv/bin/python}"
 "$python" launch.py check @@{config} \
     @@{overrides}
 controller=$(sbatch --parsable "$here/controller.sbatch")
+controller=${controller%%;*}  # where Slurm has several clusters, `;` and the name of one follow
 after=(--dependency="after:$controller" --export="ALL,CONTROLLER_JOB=$controller")
 @@{jobs}

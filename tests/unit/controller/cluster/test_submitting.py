@@ -82,7 +82,10 @@ def test_a_script_that_was_stopped_between_two_keys_makes_the_other_when_it_is_c
     assert Keyring(keys).grant(load_worker_key(keys / "alpha-rollout.key").public).name == "alpha-rollout"
 
 
-def test_slurm_is_given_the_controller_first_and_what_follows_it(place):
+@pytest.mark.parametrize("answer", ["42", "42;east"])
+def test_slurm_is_given_the_controller_first_and_what_follows_it(place, answer):
+    sbatch = place / "bin" / "sbatch"
+    sbatch.write_text(sbatch.read_text().replace("echo 42", f"echo '{answer}'"))
     rendered(place, "slurm", "alpha")
     given = [line.partition("sbatch ")[2] for line in start(place, "slurm").splitlines()]
     after = "--dependency=after:42 --export=ALL,CONTROLLER_JOB=42"
