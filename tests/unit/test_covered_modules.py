@@ -140,6 +140,7 @@ unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/chosen_kind wo
  workers/agent/kinds/gym workers/agent/kinds/results
  workers/agent/kinds/tools workers/agent/policy
 unit/workers/agent/kinds/test_openenv.py: workers/agent/kinds/openenv_texts
+unit/test_built_in_engines.py: protocol/engines
 unit/workers/agent/rendering/test_renderer.py: workers/agent/rendering/left_out
  workers/agent/rendering/probes
 unit/workers/agent/rendering/test_own_renderers.py: workers/agent/rendering/chosen
