@@ -3,18 +3,19 @@
 Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is with
 at most one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
 member; a reward function that never works ends the run, one that rarely fails costs a retry; a group that
-may be what kills reward workers is encoded or scored alone at a worker, so that no other group is blamed.
+may be what kills reward workers is encoded or scored alone at a worker, so that no other group is blamed;
+training and held-out groups take turns at the reward workers.
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Iterable, Iterator
 
 from controller.core.commands import ReadPrompts
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.events import HeldOutRead, PromptsRead
 from controller.core.state.agents.episode_rewards import is_rewarded, take_rewards
-from controller.core.state.groups import Group
+from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.registry import TextWorker
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import GONE, move_group
@@ -31,6 +32,51 @@ from protocol.messages import (
 ENCODE_AT_ONCE = 64  # prompts in one Encode; bounds the message, and the work lost with a worker
 
 
+class ScoreQueue:
+    """Complete groups that wait for a reward worker, by number.
+
+    Training groups keep their order among themselves, and so do held-out groups. Where both wait they take
+    turns, so that an evaluation of thousands of prompts does not keep a train step waiting for its rewards.
+    """
+
+    def __init__(self) -> None:
+        self._training: deque[int] = deque()
+        self._held_out: deque[int] = deque()
+        self._is_held_out_next = False  # where both wait
+
+    def __len__(self) -> int:
+        return len(self._training) + len(self._held_out)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._training
+        yield from self._held_out
+
+    def append(self, group: int) -> None:
+        """Add a group behind those of its kind."""
+        (self._held_out if group >= FIRST_EVALUATION_GROUP else self._training).append(group)
+
+    def put_back(self, groups: Iterable[int]) -> None:
+        """Add groups that a lost worker had, and order each kind by the numbers of its groups."""
+        numbers = sorted({*self, *groups})
+        self._training = deque(number for number in numbers if number < FIRST_EVALUATION_GROUP)
+        self._held_out = deque(number for number in numbers if number >= FIRST_EVALUATION_GROUP)
+
+    def first(self) -> int:
+        """The group whose turn it is. Raises: IndexError if none waits."""
+        return self._next()[0]
+
+    def pop(self) -> int:
+        """Take that group out. Raises: IndexError if none waits."""
+        waiting = self._next()
+        self._is_held_out_next = waiting is self._training
+        return waiting.popleft()
+
+    def _next(self) -> deque[int]:
+        if self._training and self._held_out:
+            return self._held_out if self._is_held_out_next else self._training
+        return self._held_out or self._training
+
+
 class Scoring:
     """Assigns work to reward workers and handles their answers."""
 
@@ -42,7 +88,7 @@ class Scoring:
         self._read_until = 0  # groups below this number were read
         self._next_release = 0  # groups below this number were released to dispatch, or refused
         self._to_encode: list[int] = []
-        self._to_score: deque[int] = deque()
+        self._to_score = ScoreQueue()
 
     # -- prompts ----------------------------------------------------------------------------------------
 
@@ -63,7 +109,7 @@ class Scoring:
             state.emit(ReadPrompts(self._reading, sources))
 
     @property
-    def to_score(self) -> Collection[int]:
+    def to_score(self) -> ScoreQueue:
         """Groups that wait for a reward worker."""
         return self._to_score
 
@@ -205,9 +251,7 @@ class Scoring:
     def on_lost(self, worker: TextWorker) -> None:
         """A worker is gone: assign its work to others."""
         self._to_encode = sorted({*self._to_encode, *(g for g in worker.encoding if g in self.state.groups)})
-        self._to_score = deque(
-            sorted({*self._to_score, *(g for g in worker.scoring if g in self.state.groups)})
-        )
+        self._to_score.put_back(g for g in worker.scoring if g in self.state.groups)
         worker.encoding, worker.scoring = set(), set()
 
     def assign(self) -> None:
@@ -223,7 +267,7 @@ class Scoring:
             worker.encoding.update(chunk)
             self.state.send(worker.peer, Encode(tuple(chunk)))
         while self._to_score:
-            group = self.state.groups.get(self._to_score[0])
+            group = self.state.groups.get(self._to_score.first())
             if group is not None:
                 worker = self._worker_to_score(group)
                 if worker is None:
@@ -232,7 +276,7 @@ class Scoring:
                 worker.scoring.add(group.id)
                 score = Score(group.id, group.score_attempt, _items(group), group.is_evaluation)
                 self.state.send(worker.peer, score)
-            self._to_score.popleft()  # no group: it was removed while it waited
+            self._to_score.pop()  # no group: it was removed while it waited
 
     def _next_chunk(self) -> list[int]:
         """The next prompts for one Encode: a suspect one alone, others up to the first suspect one."""

@@ -1,7 +1,13 @@
-"""Groups that wait for their scores are shared out by how many each reward worker scores at once."""
+"""Groups that wait for their scores: whose turn it is, and how many each reward worker gets at once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.core.commands import Send
+from controller.core.decisions.supply.scoring import ScoreQueue
 from controller.core.events import PromptsRead
+from controller.core.state.groups import FIRST_EVALUATION_GROUP as HELD_OUT
 from protocol import messages
 from tests.support.core_run import Run
 
@@ -81,3 +87,56 @@ def test_what_a_lost_worker_had_goes_to_the_others_as_far_as_they_have_room():
     for _ in range(40 - 16):
         run.answer("reward-2")
     assert run.counts()["reward-2"] == 16  # the 16 of the lost one among them: all 40 were asked of it
+
+
+def queue_of(*groups: int) -> ScoreQueue:
+    queue = ScoreQueue()
+    for group in groups:
+        queue.append(group)
+    return queue
+
+
+def taken(queue: ScoreQueue) -> list[int]:
+    return [queue.pop() for _ in range(len(queue))]
+
+
+def test_a_large_evaluation_lets_training_groups_take_turns():
+    queue = queue_of(*range(HELD_OUT, HELD_OUT + 4), 7, 5)
+    assert queue.first() == 7
+    assert taken(queue) == [7, HELD_OUT, 5, HELD_OUT + 1, HELD_OUT + 2, HELD_OUT + 3]
+
+
+def test_one_kind_alone_keeps_its_order():
+    assert taken(queue_of(3, 1, 2)) == [3, 1, 2]
+    assert taken(queue_of(HELD_OUT + 1, HELD_OUT)) == [HELD_OUT + 1, HELD_OUT]
+
+
+def test_what_a_lost_worker_had_is_ordered_by_number():
+    queue = queue_of(4, 2, HELD_OUT + 3)
+    queue.put_back([3, HELD_OUT + 1, 2])
+    assert [*queue] == [2, 3, 4, HELD_OUT + 1, HELD_OUT + 3]
+    assert taken(queue) == [2, HELD_OUT + 1, 3, HELD_OUT + 3, 4]
+
+
+def test_an_empty_queue_has_no_first():
+    with pytest.raises(IndexError):
+        ScoreQueue().first()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
+def test_no_group_is_lost_or_doubled_and_no_kind_waits_for_more_than_one_of_the_other(said):
+    queue, there, held_back = ScoreQueue(), set(), {True: 0, False: 0}
+    for number, (is_added, is_held_out) in enumerate(said):
+        if is_added:
+            group = number + HELD_OUT * is_held_out
+            queue.append(group)
+            there.add(group)
+        elif there:
+            kinds = {one >= HELD_OUT for one in there}
+            group = queue.pop()
+            there.remove(group)
+            kind = group >= HELD_OUT
+            held_back[kind] = 0
+            held_back[not kind] = held_back[not kind] + 1 if len(kinds) == 2 else 0
+            assert max(held_back.values()) <= 1
+    assert sorted(queue) == sorted(there)
