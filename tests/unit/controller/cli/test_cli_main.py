@@ -39,7 +39,7 @@ def test_a_wrong_configuration_or_command_line_ends_with_2_and_its_reason(capsys
     ("rollout", "words"),
     [
         (2, "2 rollout, 1 reward, 1 trainer"),
-        (0, "0 rollout, 1 reward, 1 trainer; of rollout one must attach (launch.py attach RUN)"),
+        (0, "0 rollout, 1 reward, 1 trainer; attach one with `launch.py attach RUN --role rollout`"),
     ],
 )
 def test_a_start_says_which_workers_must_attach(rollout, words):
@@ -88,18 +88,14 @@ def test_ctrl_c_before_the_run_has_begun_ends_the_program():
 
 
 HUNG_UP = """
-import asyncio, os, signal, sys
+import signal, sys
 from controller.cli.main import run_until_interrupted
+from tests.support.hanging_up import hang_up_twice
 signal.signal(signal.SIGHUP, signal.Handlers[sys.argv[1]])
 async def work(stopping):
-    stops, heard = [], asyncio.Event()
+    stops = []
     stopping.use(stops.append)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, heard.set)
-    for _ in range(2):
-        heard.clear()
-        os.kill(os.getpid(), signal.SIGHUP)
-        os.kill(os.getpid(), signal.SIGUSR2)
-        await heard.wait()
+    await hang_up_twice()
     return 10 + len(stops)
 sys.exit(run_until_interrupted(work))
 """

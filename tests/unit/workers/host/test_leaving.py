@@ -5,6 +5,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from protocol.errors import PluginError, RunError
 from workers.host import serve as served
 from workers.link.link import Link
 
+ROOT = Path(__file__).resolve().parents[4]
 OPTIONS = {"overrides": [], "name": "node1", "key": None, "parent": None, "address": "inproc://nobody"}
 
 
@@ -71,18 +73,14 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
 
 
 HUNG_UP = """
-import asyncio, os, signal, sys
+import asyncio, signal, sys
+from tests.support.hanging_up import hang_up_twice
 from workers.host.stop import Stop
 signal.signal(signal.SIGHUP, signal.Handlers[sys.argv[1]])
 async def work():
-    stop, drains, heard = Stop(), [], asyncio.Event()
+    stop, drains = Stop(), []
     stop.use(lambda: drains.append(1))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, heard.set)
-    for _ in range(2):
-        heard.clear()
-        os.kill(os.getpid(), signal.SIGHUP)
-        os.kill(os.getpid(), signal.SIGUSR2)
-        await heard.wait()
+    await hang_up_twice()
     return 10 + len(drains)
 sys.exit(asyncio.run(work()))
 """
@@ -91,4 +89,4 @@ sys.exit(asyncio.run(work()))
 @pytest.mark.parametrize(("before", "drains"), [("SIG_DFL", 1), ("SIG_IGN", 0)])
 def test_a_closed_terminal_drains_a_worker_once_and_under_nohup_it_works_on(before, drains):
     command = [sys.executable, "-c", HUNG_UP, before]
-    assert subprocess.run(command, check=False).returncode == 10 + drains
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 10 + drains
