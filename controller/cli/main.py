@@ -384,5 +384,5 @@ def workers_in_words(config: Config) -> str:
     if config.trainer.is_supervised:
         del counts["rollout"]
     text = ", ".join(f"{count} {role}" for role, count in counts.items())
-    awaited = [role for role, count in counts.items() if not count]
-    return f"{text}; of {' and '.join(awaited)} one must attach (launch.py attach RUN)" if awaited else text
+    missing = [role for role, count in counts.items() if not count]
+    return "; ".join([text, *(f"attach one with `launch.py attach RUN --role {role}`" for role in missing)])

@@ -40,7 +40,7 @@ SCORING_S = 1.0  # of a step; less is the way to a worker and back, which no fur
 LESS = 0.02  # reward: a change that counts as none
 LOST_REWARD = 0.15  # of the best; the noise of a small run is a fifth of it
 FALLS = 3  # evaluations in a row
-LIMITS = (
+RESPONSE_LIMITS = (
     "rollout.max_response_tokens (of an agent agent.max_turns, agent.max_tokens or agent.max_turn_tokens, "
     "whichever ended its episodes: the metrics ending/turns, ending/context and so on count them)"
 )
@@ -245,8 +245,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
         "masked",
         "trainer",
         _masked,
-        f"Turn trainer.mask_truncated off, or raise {LIMITS}. If it is off already, the engine's logprobs "
-        "are not finite.",
+        f"Turn trainer.mask_truncated off, or raise {RESPONSE_LIMITS}. If it is off already, the engine's "
+        "logprobs are not finite.",
     ),
     (
         "slow rewards",
@@ -258,7 +258,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
         "cut responses",
         "rollout",
         _cut,
-        f"Raise {LIMITS}, or ask for shorter answers.",
+        f"Raise {RESPONSE_LIMITS}, or ask for shorter answers.",
     ),
     ("length", "rollout", _runs_away, "Reward what is short, or see trainer.loss_aggregation."),
     ("wasted tokens", "rollout", _wasted, "See `launch.py story` of a group that was given up."),

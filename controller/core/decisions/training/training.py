@@ -210,7 +210,7 @@ class Training:
         self.end_after_last_step()
 
     def forget_pause(self, since_s: float) -> None:
-        """A pause that began then is over: nothing is learned from its step, and it was no waiting."""
+        """A pause that began then is over: learn nothing from its step, and count it as no waiting."""
         self._consumed_at = None
         self.state.gated.take(self.state.now)
         if self._idle_since is not None:
