@@ -2,8 +2,9 @@
 
 Invariants:
 - Only the drain receives, a bounded number of messages at a time.
-- A busy socket is drained once per PAUSE_S, or up to MOST_PAUSES times as seldom, so that its owner takes many
-  messages at once; a quiet one is drained without pauses. Messages wait in libzmq meanwhile, unacknowledged.
+- A busy socket is drained once per PAUSE_S, a very busy one up to MOST_PAUSES times as seldom, so that its
+  owner takes many messages at once; a quiet one is drained without pauses. Messages wait in libzmq meanwhile,
+  unacknowledged.
 - libzmq's descriptor signals a mailbox that a send reads, too, so a send can take the signal of a received
   message: each send outside the drain is followed by `kick`, or the socket falls silent for good (in 10 of 30
   stress runs without it, in none with it).

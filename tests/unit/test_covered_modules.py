@@ -141,8 +141,7 @@ unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/chosen_kind wo
  workers/agent/kinds/tools workers/agent/policy
 unit/workers/agent/kinds/test_openenv.py: workers/agent/kinds/openenv_texts
 unit/test_built_in_engines.py: protocol/engines
-unit/workers/agent/rendering/test_renderer.py: workers/agent/rendering/left_out
- workers/agent/rendering/probes
+unit/workers/agent/rendering/test_renderer.py: workers/agent/rendering/probes
 unit/workers/agent/rendering/test_own_renderers.py: workers/agent/rendering/chosen
 """  # a test of tests/, and the modules without a test of their name whose functions it runs
 

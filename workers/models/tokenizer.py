@@ -1,10 +1,29 @@
-"""Loads the tokenizer of a model directory, and finds the tokens that end responses; torch is not needed."""
+"""Loads a model's tokenizer, finds the tokens that end responses, and what its chat template leaves out.
+
+Invariants: torch is not needed; a template that refuses a made-up conversation is taken to write it, as it
+refuses real ones.
+"""
 
 import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from protocol.errors import ConfigError
+
+TOOLS = "tools"
+"""In the place of a role: the tools that the policy is offered."""
+ID = "aaaaaaaaa"  # of made-up conversations, as the next three
+USER = {"role": "user", "content": "question"}
+CALL = {"id": ID, "type": "function", "function": {"name": "call", "arguments": "{}"}}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+
+Write = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
+"""Writes messages and tools by the template."""
 
 
 def load_tokenizer(directory: str) -> Any:
@@ -42,3 +61,72 @@ def _told_ends(directory: Path) -> int | list[int] | None:
     except Exception:  # raised by a library; loading the model reports the error
         return None
     return GenerationConfig.from_model_config(config).eos_token_id
+
+
+# -- what a chat template leaves out: one that knows no tools may drop their answers unsaid ------------------
+
+
+def is_written(what: str, write: Write, text: str) -> bool:
+    """Whether the template writes the content of messages of a role, or `TOOLS`.
+
+    `text`: one that is not in the template.
+    """
+    if what == TOOLS:
+        return _is_in(text, write, [USER], [_tool(text)])
+    said = {"role": what, "content": text}
+    match what:
+        case "tool":
+            talk = [USER, CALLED, said | {"tool_call_id": ID, "name": "call"}]
+        case "user":
+            talk = [said]
+        case "assistant":
+            talk = [USER, said, USER]
+        case _:
+            talk = [said, USER]
+    return _is_in(text, write, talk, None) or _is_in(text, write, talk, [_tool("call")])
+
+
+def with_all_written(
+    messages: Sequence[Mapping[str, Any]], writes: Callable[[str], bool], *, otherwise: str
+) -> Sequence[Mapping[str, Any]]:
+    """The messages, all of which the template writes; a developer's as the system's if it has no such.
+
+    `writes(role)`: whether the template writes messages of a role. Raises: ValueError with a message for the
+    user, which ends with what `otherwise` advises, if the template leaves one out.
+    """
+    roles = {str(message["role"]) for message in messages if message.get("content")}
+    left = {role for role in roles if not writes(role)}
+    if left == {"developer"} and writes("system"):
+        return [
+            {**message, "role": "system"} if message["role"] == "developer" else message
+            for message in messages
+        ]
+    if left:
+        raise ValueError(
+            f"The chat template leaves out what messages of the role {min(left)} say, so that the policy "
+            f"would not see it. Give the tokenizer another chat template, {otherwise}."
+        )
+    return messages
+
+
+@lru_cache(maxsize=256)
+def tokenizer_writes(tokenizer: Any, role: str) -> bool:
+    """Whether the tokenizer's own chat template writes the content of messages of a role."""
+
+    def write(talk: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        return tokenizer.apply_chat_template(talk, tools=tools, tokenize=False, add_generation_prompt=True)
+
+    template = str(tokenizer.chat_template)
+    return is_written(role, write, next(text for n in count() if (text := f"brief{n}") not in template))
+
+
+def _is_in(text: str, write: Write, talk: Sequence[Mapping[str, Any]], tools: Any) -> bool:
+    try:
+        return text in write(talk, tools)
+    except (TemplateError, ValueError, TypeError, KeyError):
+        return True
+
+
+def _tool(name: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {}}
+    return {"type": "function", "function": {"name": name, "description": "x", "parameters": parameters}}

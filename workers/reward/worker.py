@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never, cast
 
@@ -33,7 +34,7 @@ from protocol.plain_text import begin_and_end, begin_of
 from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
-from workers.models.tokenizer import load_tokenizer, stop_tokens_of
+from workers.models.tokenizer import load_tokenizer, stop_tokens_of, tokenizer_writes, with_all_written
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -288,6 +289,9 @@ def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: An
     tools, wanted = template_arguments(row)
     if tools:
         wanted = {**wanted, "tools": tools}
+    if tokenizer.chat_template and all(isinstance(said, dict) and "role" in said for said in talk):
+        writes, other = partial(tokenizer_writes, tokenizer), "or say it in a message of another role"
+        talk = [*with_all_written(talk, writes, otherwise=other)]
     return tokenizer.apply_chat_template(talk, **{**wanted, **how, "tokenize": True, "return_dict": False})
 
 

@@ -11,9 +11,9 @@ from jinja2 import TemplateError
 
 from protocol.errors import ConfigError
 from workers.agent.messages import read_arguments
-from workers.agent.rendering.left_out import TOOLS as TOOLS_OFFERED
 from workers.agent.rendering.library import LibraryRenderer
 from workers.agent.rendering.renderer import Past, Renderer, TemplateRenderer
+from workers.models.tokenizer import TOOLS as TOOLS_OFFERED
 
 TOOLS = [
     {

@@ -14,7 +14,6 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol, Self
 
 from workers.agent.messages import read_arguments
-from workers.agent.rendering.left_out import is_written, left_out
 from workers.agent.rendering.spelling import (
     Hidden,
     Messages,
@@ -27,6 +26,7 @@ from workers.agent.rendering.spelling import (
     text_of,
 )
 from workers.agent.rendering.tool_calls import READERS, CallReader, Parsed, parse
+from workers.models.tokenizer import is_written, with_all_written
 
 STAND_IN = "stand-in"
 CALL_ID_CHARS = 9  # as the strictest templates require
@@ -146,16 +146,8 @@ class TemplateRenderer(TurnReader):
 
         Raises: ValueError with a message for the user if the template leaves one out.
         """
-        roles = {message["role"] for message in messages if message.get("content")}
-        left = {role for role in roles if not self.writes(role)}
-        if left == {"developer"} and self.writes("system"):
-            return [
-                {**message, "role": "system"} if message["role"] == "developer" else message
-                for message in messages
-            ]
-        if left:
-            raise ValueError(left_out(min(left)))
-        return messages
+        other = "set `agent.renderer` to one of the model's family, or say it in a message of another role"
+        return with_all_written(messages, self.writes, otherwise=other)
 
     def _behind_end(self, end: int, tokens: list[int]) -> list[int]:
         """The tokens after a turn that has its end, which the template writes as well.

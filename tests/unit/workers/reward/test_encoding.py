@@ -48,6 +48,23 @@ def test_what_stands_behind_the_end_token_is_not_trained_though_engines_stop_at_
     assert encoded(tokenizer, [{"role": "user", "content": "a"}], "c", stops=stops)[1] == "c<eos>"
 
 
+FEW_ROLES = "{% for m in messages %}{% if m.role in roles %}{{ m.content }}|{% endif %}{% endfor %}"
+"""As that of Qwen, which drops what a developer says."""
+
+
+def test_no_message_of_a_prompt_is_left_out_unsaid(tokenizer):
+    def written(talk, *roles):
+        made = PreTrainedTokenizerFast(tokenizer_object=tokenizer._tokenizer, eos_token="<eos>")
+        made.chat_template = FEW_ROLES.replace("roles", repr(("user", *roles)))
+        return made.decode(encode_prompt(made, json.dumps({"prompt": talk}).encode(), limit=20))
+
+    talk = [{"role": "developer", "content": "ab"}, {"role": "user", "content": "c"}]
+    assert written(talk, "developer") == written(talk, "system") == "ab|c|"
+    with pytest.raises(ValueError, match=r"leaves out what messages of the role developer say.*another role"):
+        written(talk)
+    assert written([talk[0] | {"content": ""}, talk[1]]) == "c|"
+
+
 def test_a_template_that_renders_the_prompt_otherwise_before_an_answer_is_refused(tokenizer):
     other = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer._tokenizer,
