@@ -59,6 +59,23 @@ def check_messages(messages: object) -> list[dict[str, Any]]:
     return _check(messages, NOTHING).messages
 
 
+def with_tool_names(
+    messages: Sequence[Mapping[str, Any]], past: Sequence[Mapping[str, Any]] = ()
+) -> list[Mapping[str, Any]]:
+    """The messages, in which a tool's answer has the tool's name, as some formats need and few clients tell.
+
+    `past`: messages before them, which may have the calls.
+    """
+    names: dict[str, str] = {}
+    told: list[Mapping[str, Any]] = []
+    for message in [*past, *messages]:
+        names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()}
+        name = names.get(message.get("tool_call_id", ""))
+        lacks = message["role"] == "tool" and name and not message.get("name")
+        told.append({**message, "name": name} if lacks else message)
+    return told[len(past) :]
+
+
 def check_answer(message: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of an endpoint as agents get it. Raises: ValueError, TypeError if it is not a message."""
     return _check_message({**message, "role": "assistant"}, 0)

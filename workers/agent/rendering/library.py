@@ -14,7 +14,7 @@ from typing import Any, Self
 from protocol.agents.renderers import EXTRA
 from protocol.blame import shown, what
 from protocol.errors import ConfigError
-from workers.agent.messages import whole_text
+from workers.agent.messages import whole_text, with_tool_names
 from workers.agent.rendering.own import RENDERER, called, ids_of
 from workers.agent.rendering.renderer import STAND_IN, Past, no_template
 from workers.agent.rendering.spelling import (
@@ -202,16 +202,7 @@ def make(name: str, guard: GuardedTokenizer) -> Any:
 
 
 def _named(messages: Messages) -> list[dict[str, Any]]:
-    """Copies in which a tool's answer has the tool's name, as some formats need."""
-    names: dict[str, str] = {}
-    copies: list[dict[str, Any]] = []
-    for message in messages:
-        calls = message.get("tool_calls") or ()
-        names |= {call["id"]: call["function"]["name"] for call in calls}
-        name = names.get(message.get("tool_call_id", ""))
-        more = {"name": name} if message["role"] == "tool" and name and not message.get("name") else {}
-        copies.append(json.loads(json.dumps({**message, **more})))
-    return copies
+    return json.loads(json.dumps([*with_tool_names(messages)]))
 
 
 def _listed(tools: Tools) -> list[dict[str, Any]] | None:

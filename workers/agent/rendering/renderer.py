@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol, Self
 
-from workers.agent.messages import read_arguments
+from workers.agent.messages import read_arguments, with_tool_names
 from workers.agent.rendering.spelling import (
     Hidden,
     Messages,
@@ -120,14 +120,15 @@ class TemplateRenderer(TurnReader):
         return other
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
-        safe, schemas, hidden = self._hide(self._written(messages), tools)
+        safe, schemas, hidden = self._hide(self._written(with_tool_names(messages)), tools)
         return encoded(self._tokenizer, self._write(safe, schemas, is_prompt=True), hidden)
 
     def extend(
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int]:
-        messages = self._written(messages)
-        called = _called(messages, () if past is None else past.messages)
+        before = () if past is None else past.messages
+        messages = self._written(with_tool_names(messages, before))
+        called = _called(messages, before)
         stand_in = self._unused_text([messages, tools, called])
         (answer, *new), schemas, hidden = self._hide([_stand_in(stand_in, called), *messages], tools)
         behind = self._behind_turn(stand_in, schemas) + self._between(stand_in, answer, new, schemas)

@@ -223,6 +223,30 @@ def test_what_a_tool_says_is_not_left_out_unsaid():
     assert verdicts["a tool's turn"].startswith("the template refuses it: ValueError: The chat")
 
 
+NAMES_NEEDED = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == "tool" and not m.name %}{{ raise_exception("a tool's answer needs its name") }}{% endif %}
+{{ m.name }}{{ m.content }}{% for call in m.tool_calls %}{{ call.function.name }}{% endfor %}<|im_end|>
+{% endfor %}"""
+"""As that of Hermes 3."""
+
+
+def test_a_tool_s_answer_has_the_name_of_the_call_where_a_client_tells_none():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = NAMES_NEEDED
+    renderer = TemplateRenderer(tokenizer)
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    past = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    named = TOLD | {"name": "add"}
+    assert renderer.render([*past, TOLD], None) == renderer.render([*past, named], None)
+    ids = [
+        renderer.extend(tokenizer.eos_token_id, [one], None, past=Past((), (), past)) for one in (TOLD, named)
+    ]
+    assert ids[0] == ids[1]
+    assert "add22" in text_of(tokenizer, ids[0])
+    own = renderer.render([*past, TOLD | {"name": "sum"}], None)
+    assert "sum22" in text_of(tokenizer, own)
+
+
 def test_tools_that_a_template_does_not_write_are_a_doubt():
     dropping, writing = make_tokenizer(), make_tokenizer()
     dropping.chat_template = FEW_ROLES
