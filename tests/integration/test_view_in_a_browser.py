@@ -241,6 +241,12 @@ def test_a_page_that_stays_open_sees_a_killed_run_go_on(browser, tmp_path):
         page.goto(f"{base}?token={token}")
         state = page.locator("#state")
         playwright.expect(state).to_have_text("its controller is gone")
+        page.fill("#step", "2")
+        page.press("#step", "Enter")
+        wait_for(page, "2 of 4")
+        figures = page.locator(".figures").first.inner_text()
+        assert "~ " not in figures  # no time is left for what does not go on
+        page.click("#live")
         (tmp_path / ".run.lock").write_text(str(os.getpid()))
         playwright.expect(state).to_have_text("goes on", timeout=LIMIT_MS)
         (run / "summary.json").write_text("{}")

@@ -20,7 +20,7 @@ export async function render({ ask, go, here }) {
         figure(`${short(now.steps)} of ${short(now.steps_wanted)}`, "train steps"),
         isGiven ? null : figure(versionName(now.published_version), "newest version published"),
         figure(now.mean_step_s === null ? "–" : duration(now.mean_step_s), "between two steps"),
-        isOn ? timeLeft(now, left) : null,
+        isOn && now.state !== "gone" ? timeLeft(now, left) : null,
         now.pace.reward === null ? null : figure(short(now.pace.reward), `mean reward (${short(now.pace.mean_reward)} in the last steps)`),
         now.pace.tokens_per_s === null ? null : figure(short(now.pace.tokens_per_s), "tokens/s in the last steps"),
         ...(isGiven ? [] : [figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
