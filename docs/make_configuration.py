@@ -1,13 +1,17 @@
 """Writes docs/configuration.md, and the schema beside it for editors, from the configuration's models:
 `python docs/make_configuration.py`."""
 
+import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from pydantic import BaseModel  # noqa: E402
 from pydantic.fields import FieldInfo  # noqa: E402
 
 from controller.config.models import Config, Section  # noqa: E402
@@ -64,7 +68,7 @@ FIRST_PAGE = {
 others, and new ones until they are named here, are on configuration_advanced.md."""
 
 
-MODULES = ("controller.config.evaluation.", "controller.config.data.", "protocol.rewards.kinds.")
+MAPPINGS = "mapping", "mappings"
 """In front of types, which mean nothing to a user."""
 HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
 REWARDS = """# Rewards by name
@@ -147,30 +151,54 @@ def _fields(model: Any, prefix: str) -> list[tuple[str, FieldInfo]]:
 
 
 def _kind(entry: FieldInfo) -> str:
-    annotation: Any = entry.annotation
-    if "Discriminator" in str(annotation):
-        return "`list` of mappings"
-    text = (
-        annotation.__name__
-        if isinstance(annotation, type) and not getattr(annotation, "__args__", None)
-        else str(annotation)
-    )
-    for long in ("typing.", *MODULES, "<class '", "'>"):
-        text = text.replace(long, "")
+    return _cell(_words(entry.annotation, entry.metadata))
+
+
+def _words(annotation: Any, limits: Iterable[Any] = (), many: bool = False) -> str:
+    """What a value may be, in words: "list of `int`, ≥ 1"; `many`: in the middle of other words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        kind, *told = inner
+        if any("Discriminator" in str(one) for one in told):
+            return MAPPINGS[many]
+        return _words(kind, [limit for one in told for limit in getattr(one, "metadata", [one])], many)
+    if origin is Literal:
+        text = ", ".join(f"`{value}`" for value in inner)
+    elif origin in (Union, UnionType):
+        text = " or ".join(_words(one, many=True) for one in inner)
+    elif origin in (list, tuple) and (origin is list or Ellipsis in inner):
+        text = f"list of {_words(inner[0], many=True)}"
+    elif origin is tuple:
+        text = f"list of {len(inner)} {_words(inner[0], many=True)}"
+    elif origin is dict:
+        text = f"{MAPPINGS[many]} of names to {_words(inner[1], many=True)}"
+    elif annotation is NoneType:
+        text = "`null`"
+    elif annotation is Any:
+        text = "anything"
+    elif issubclass(annotation, Section | BaseModel):
+        text = MAPPINGS[many]
+    else:
+        text = f"`{annotation.__name__}`"
+    return (" " if many else ", ").join([text, *_limits(limits)])
+
+
+def _limits(limits: Iterable[Any]) -> list[str]:
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    limits = [
+    return [
         f"{sign} {getattr(item, name):g}"
-        for item in entry.metadata
+        for item in limits
         for name, sign in signs.items()
         if getattr(item, name, 2**20) < 2**20  # the width of an integer tells nobody anything
     ]
-    return _cell(", ".join([f"`{text}`", *filter(None, limits)]))
 
 
 def _default(entry: FieldInfo) -> str:
     if entry.is_required():
         return "needed"
     value = entry.get_default(call_default_factory=True)
+    if value is None or isinstance(value, bool):
+        value = json.dumps(value)  # as in YAML
     return "" if value == "" else _cell(f"`{list(value) if isinstance(value, tuple) else value}`")
 
 
