@@ -11,7 +11,7 @@ the time of its last event; whatever happens, workers are closed, the summary is
 | prompt reader (one daemon thread at a time) | PromptsRead | ReadPrompts |
 | supervisor (a task per worker) | WorkerExited | Spawn, the process |
 | timer | Tick | the core's next deadline |
-| status file (timer) | status.json, lines in the log | a second, or what makes it 0.8 % of the loop |
+| status file (timer) | status.json, lines in the log | a second, or what makes it 0.4 % of the loop |
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from controller.host.watchdog import WORKERS_AT_ONCE, Slices, Wait, Watchdog, at
 from protocol.messages import Role
 
 LOOK_S = 1.0  # least time between two looks of the watchdog
-SHARE = 0.008  # most of the loop's time for looks; at 1,024 instances one takes 30 ms
+SHARE = 0.004  # most of the loop's time for looks; at 1,024 instances one takes 30 ms
 WRITE_S = 10.0  # longest time between two status.json, even if nothing has changed
 AGAIN_S = 3600.0  # until the same alarm is reported again
 AT_END = object()

@@ -93,14 +93,19 @@ class Trajectory:
 
     def catch_up(self, going: "Given") -> None:
         """Take over what its instance reported of this attempt since the last read."""
-        more = going.reported - self._reported
+        self.reach(going.reported, going.heard_at)
+
+    def reach(self, reported: int, heard_at: float) -> None:
+        """Take over that its attempt has so many tokens, all of its last segment's version."""
+        more = reported - self._reported
         if more:
-            attempt, policy_version, had = self._segments[-1]
-            self._segments[-1] = Segment(attempt, policy_version, had + more)
-            self._reported += more
+            segments = self._segments
+            attempt, policy_version, had = segments[-1]
+            segments[-1] = Segment(attempt, policy_version, had + more)
+            self._reported = reported
             self._response_tokens += more
             if not self.is_called_back:
-                self._since = going.heard_at
+                self._since = heard_at
 
     def stand_alone(self) -> None:
         """Leave the columns: keep its progress here."""
