@@ -1,10 +1,25 @@
 """Files that only the run's owner may read, and files that outlive a power failure."""
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 OTHERS = 0o077
+
+
+def stranger_at(path: Path) -> int | None:
+    """The id of another user who has put what is at a path into a folder such as /tmp.
+
+    That is one in which everybody may make what is not there, and nobody may rename what is another's. None
+    if nothing can be seen there, if it is this user's or root's, or if the folder is no such one.
+    """
+    try:
+        owner, above = path.lstat().st_uid, path.parent.stat().st_mode
+    except OSError:
+        return None
+    is_for_all = above & stat.S_IWOTH and above & stat.S_ISVTX
+    return owner if is_for_all and owner not in (0, os.geteuid()) else None
 
 
 def for_owner_only(path: str | os.PathLike[str], flags: int) -> int:

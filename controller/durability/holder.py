@@ -6,6 +6,10 @@ given the same pid to another process, which must be neither signalled nor waite
 
 import os
 from pathlib import Path
+from typing import IO
+
+from protocol.errors import ConfigError
+from protocol.files import stranger_at
 
 STARTED = 19  # place of the start time after the name in /proc/PID/stat, see `man proc`
 
@@ -13,6 +17,25 @@ STARTED = 19  # place of the start time after the name in /proc/PID/stat, see `m
 def lock_of(run: Path) -> Path:
     """The file that the controller of this run directory keeps locked."""
     return run.parent / f".{run.name}.lock"
+
+
+def open_lock(run: Path) -> IO[str]:
+    """Open the lock file, and make it if it is missing; a link is not followed.
+
+    Raises: ConfigError if another user put it there; OSError.
+    """
+    refuse_stranger(lock_of(run))
+    return open(lock_of(run), "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+
+
+def refuse_stranger(place: Path) -> None:
+    """Raises: ConfigError if another user has put this where a run is to be, in a folder for all."""
+    if (owner := stranger_at(place)) is not None:
+        raise ConfigError(
+            f"{place} is of the user with id {owner}, in a folder where everybody may write; expected it to "
+            "be yours, or nothing, as its owner could change what the run does. Set run.dir to a folder of "
+            "yours, or choose another run.name."
+        )
 
 
 def mark() -> str:
