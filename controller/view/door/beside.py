@@ -22,7 +22,7 @@ from typing import IO
 from controller.config.models import ViewSettings
 from controller.view.door.listener import left_token, listen
 from protocol.errors import ConfigError
-from protocol.files import for_owner_only
+from protocol.files import OTHERS, for_owner_only
 from protocol.importing import python_path
 
 DOORKEEPER = Path(__file__).with_name("doorkeeper.py")
@@ -88,9 +88,11 @@ async def _start(
 
     Raises: ConfigError or OSError if there can be no view.
     """
-    token, port = _remembered(run)
-    bound = stack.enter_context(_listen(settings.port, port))
+    token, last = _remembered(run)
+    bound = stack.enter_context(_listen(settings.port, last))
     port = bound.getsockname()[1]
+    if port != last:  # pages that are open have shown the token to whoever listens at the last port now
+        token = secrets.token_urlsafe(TOKEN_BYTES)
     _remember(run, token, port)
     file = stack.enter_context(left_token(run, token, is_own=True))
     read, write = os.pipe()
@@ -134,9 +136,12 @@ def _memory(run: Path) -> Path:
 
 
 def _remembered(run: Path) -> tuple[str, int | None]:
-    """Token and port of the run's last life, or a new token."""
+    """Token and port of the run's last life, or a new token: what others can read, or wrote, is none."""
     try:
-        found = json.loads(_memory(run).read_text())
+        with open(_memory(run), opener=_without_links) as file:
+            told = os.fstat(file.fileno())
+            is_secret = told.st_uid == os.geteuid() and not told.st_mode & OTHERS
+            found = json.load(file) if is_secret else {}
         token, port = found["token"], found["port"]
     except (OSError, ValueError, KeyError, TypeError):
         token, port = "", None
@@ -148,9 +153,19 @@ def _remembered(run: Path) -> tuple[str, int | None]:
 def _remember(run: Path, token: str, port: int) -> None:
     with (
         contextlib.suppress(OSError),  # then the next life has another link
-        open(_memory(run), "w", opener=for_owner_only) as file,
+        open(_memory(run), "a", opener=_for_owner_only_without_links) as file,
     ):
-        json.dump({"token": token, "port": port}, file)
+        if os.fstat(file.fileno()).st_uid == os.geteuid():
+            file.truncate(0)
+            json.dump({"token": token, "port": port}, file)
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # nor does a pipe keep the run waiting
+
+
+def _for_owner_only_without_links(path: str, flags: int) -> int:
+    return for_owner_only(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 async def _watch(

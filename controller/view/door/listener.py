@@ -83,14 +83,16 @@ def left_token(run: Path, token: str, *, is_own: bool) -> Iterator[Path | None]:
 def _taken(file: Path, token: str) -> int | None:
     """The descriptor of the locked file with the token; None if another view holds it, or it is not writable.
 
-    The lock ends with its process, so the file of a killed view is free.
+    The lock ends with its process, so the file of a killed view is free. In a run directory of somebody else
+    a link, a pipe or a file of his may have the name: none of them is written to.
     """
     try:
-        descriptor = for_owner_only(file, os.O_WRONLY | os.O_CREAT)
+        descriptor = for_owner_only(file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:  # a copy on a disk that is only read: the link that is printed has it
         return None
     try:
-        if _is_free(descriptor) and _is_at(file, descriptor):
+        is_mine = os.fstat(descriptor).st_uid == os.geteuid()
+        if is_mine and _is_free(descriptor) and _is_at(file, descriptor):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, token.encode())
             return descriptor

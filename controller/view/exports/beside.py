@@ -52,9 +52,17 @@ def run_id(run: Path) -> str:
         return str(json.loads(file.read_text())["id"])
     except (OSError, ValueError, KeyError, TypeError):
         made = secrets.token_hex(6)
-        with contextlib.suppress(OSError):  # a folder that is only read: it is named anew each time
-            file.write_text(json.dumps({"id": made}) + "\n")
+        with (
+            contextlib.suppress(OSError),  # a folder that is only read: it is named anew each time
+            open(file, "w", opener=_without_links) as written,
+        ):
+            written.write(json.dumps({"id": made}) + "\n")
         return made
+
+
+def _without_links(path: str, flags: int) -> int:
+    """In the run directory of somebody else a link may have the name of a file that is to be written."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextlib.asynccontextmanager

@@ -39,7 +39,8 @@ class TensorBoard:
         self.close()
         self._folder.mkdir(exist_ok=True)
         aside = self._folder / f".{NAME}.new"
-        with open(aside, "wb") as file:
+        aside.unlink(missing_ok=True)  # of a process that was killed, or a link that came with the run
+        with open(aside, "xb") as file:
             file.write(record(_double(1, 0.0) + _text(3, b"brain.Event:2")))
             file.writelines(map(_event, lines))
         aside.replace(self._folder / NAME)

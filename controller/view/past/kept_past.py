@@ -50,7 +50,8 @@ def _write(run: Path, name: str, what: tuple[object, ...]) -> bool:
     body = msgpack.packb(what)
     aside, place = run / f".{name}.{os.getpid()}", run / name
     try:
-        with os.fdopen(for_owner_only(str(aside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        aside.unlink(missing_ok=True)  # of a process that was killed, or a link that came with the run
+        with os.fdopen(for_owner_only(str(aside), os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(_digest(body))
             file.write(body)
         aside.replace(place)

@@ -14,6 +14,7 @@ from controller.view.door.beside import ViewLink, view_beside
 from tests.support.shown_run import recorded
 
 LIMIT_S = 60
+NOBODY = 65534
 
 
 def run_in(folder):
@@ -82,6 +83,39 @@ async def test_the_next_life_of_a_run_has_the_same_link_and_a_copy_has_no_key_to
     assert not warned
 
 
+@pytest.mark.parametrize("planted", ["readable", "link", "pipe", "of another user"])
+async def test_a_token_that_somebody_else_knows_or_chose_is_not_taken(tmp_path, planted):
+    run, warned = run_in(tmp_path), []
+    memory, victim = tmp_path / ".run.view", tmp_path / "thesis.tex"
+    known = json.dumps({"token": "A" * 43, "port": 8499})
+    match planted:
+        case "readable":
+            memory.write_text(known)
+            memory.chmod(0o644)
+        case "link":
+            victim.write_text(known)
+            victim.chmod(0o600)
+            memory.symlink_to(victim)
+        case "pipe":
+            os.mkfifo(memory, 0o600)
+        case _:
+            if os.geteuid() != 0:
+                pytest.skip("needs root, to make a file of another user's")
+            memory.write_text(known)
+            memory.chmod(0o600)
+            os.chown(memory, NOBODY, NOBODY)
+    async with asyncio.timeout(LIMIT_S), view_beside(run, ViewSettings(), on_warning=warned.append) as link:
+        assert link.token != "A" * 43
+        if planted == "link":
+            assert victim.read_text() == known
+        if planted == "of another user":
+            assert memory.read_text() == known, "he can read what is in it"
+        if planted == "readable":
+            assert json.loads(memory.read_text())["token"] == link.token
+            assert memory.stat().st_mode & 0o777 == 0o600
+    assert not warned
+
+
 async def test_on_a_full_disk_the_link_itself_leads_to_the_view(tmp_path, monkeypatch):
     run = recorded(tmp_path / "run")
     (run / "logs").mkdir(exist_ok=True)
@@ -108,7 +142,7 @@ async def test_a_port_that_is_taken_is_one_sentence_and_the_run_goes_on(tmp_path
     assert "view.port" in warned[0]
 
 
-async def test_the_port_of_last_time_is_given_up_if_somebody_has_it(tmp_path):
+async def test_the_port_of_last_time_is_given_up_if_somebody_has_it_with_the_token_that_he_may_know(tmp_path):
     run, warned = run_in(tmp_path), []
     async with view_beside(run, ViewSettings(), on_warning=warned.append) as first:
         pass
@@ -118,7 +152,7 @@ async def test_the_port_of_last_time_is_given_up_if_somebody_has_it(tmp_path):
         taken.listen()
         async with view_beside(run, ViewSettings(), on_warning=warned.append) as second:
             assert second.address != first.address
-            assert second.token == first.token
+            assert second.token != first.token, "open pages have shown it to whoever listens there"
     assert not warned
 
 

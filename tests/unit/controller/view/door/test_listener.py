@@ -98,3 +98,26 @@ def test_on_a_disk_without_locks_a_view_has_a_token_file_and_leaves_that_of_anot
             assert second.read_text() == "second"
         assert first.read_text() == "first"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe", "of another user"])
+def test_no_token_is_written_to_what_a_run_of_somebody_else_has_in_its_place(tmp_path, planted):
+    run, victim = tmp_path / "run", tmp_path / "thesis.tex"
+    run.mkdir()
+    victim.write_text("all of it")
+    if planted == "link":
+        (run / "view.token").symlink_to(victim)
+    elif planted == "pipe":
+        os.mkfifo(run / "view.token")
+    elif os.geteuid() != 0:
+        pytest.skip("needs root, to make a file of another user's")
+    else:
+        (run / "view.token").touch(0o666)
+        os.chown(run / "view.token", 65534, 65534)
+    with left_token(run, "secret", is_own=False) as file:
+        assert file == run / f"view.token.{os.getpid()}"
+        assert file.read_text() == "secret"
+    assert victim.read_text() == "all of it"
+    assert [one.name for one in run.iterdir()] == ["view.token"]
+    if planted == "of another user":
+        assert not (run / "view.token").read_text()

@@ -11,6 +11,7 @@ from itertools import chain
 import pytest
 
 from controller.view.exports import jsonl_tail
+from controller.view.exports.beside import run_id
 from controller.view.exports.jsonl_tail import StepLines, Tail
 from controller.view.exports.tensorboard import NAME
 from controller.view.exports.trackers import Sending, by_step, make_tracker
@@ -52,6 +53,20 @@ def records(data):
             return
         yield data[12 : 12 + length]
         data = data[length + 16 :]
+
+
+def test_no_tracker_writes_through_a_link_that_came_with_a_run(tmp_path):
+    victim = tmp_path / "thesis.tex"
+    victim.write_text("all of it")
+    run = tmp_path / "run"
+    (run / "tensorboard").mkdir(parents=True)
+    (run / "tensorboard" / f".{NAME}.new").symlink_to(victim)
+    (run / "trackers.json").symlink_to(victim)
+    made = make_tracker("tensorboard", run, {}, run_id(run))
+    made.begin([line(1)])
+    made.close()
+    assert victim.read_text() == "all of it"
+    assert not (run / "tensorboard" / NAME).is_symlink()
 
 
 def test_tensorboard_reads_each_step_once_after_a_kill_in_the_middle_of_a_record(tmp_path):

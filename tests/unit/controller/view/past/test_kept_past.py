@@ -1,6 +1,7 @@
 """The pass over a history that is kept: taken up where it ended, for the history that it was made of."""
 
 import errno
+import os
 import shutil
 import sqlite3
 
@@ -145,6 +146,18 @@ def test_a_run_on_a_disk_that_is_only_read_is_shown_all_the_same(copy, monkeypat
     _, began = went_through(copy)
     assert not list(copy.glob("*view.past*"))
     assert began < 1000
+
+
+def test_no_link_that_came_with_the_run_is_written_through(copy, monkeypatch, tmp_path):
+    victim = tmp_path / "thesis.tex"
+    victim.write_text("all of it")
+    for name in (NAME, NEWEST):
+        (copy / name).unlink(missing_ok=True)
+        (copy / f".{name}.{os.getpid()}").symlink_to(victim)
+    monkeypatch.setattr(known_history, "LEAST_EVENTS", 100)
+    went_through(copy)
+    assert victim.read_text() == "all of it"
+    assert (copy / NAME).is_file()
 
 
 def refuse(*_):
