@@ -1,5 +1,6 @@
-"""Files that only the run's owner may read, and files that outlive a power failure."""
+"""How files of a run are opened, which others may have made, and how they outlive a power failure."""
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -20,6 +21,19 @@ def stranger_at(path: Path) -> int | None:
         return None
     is_for_all = above & stat.S_IWOTH and above & stat.S_ISVTX
     return owner if is_for_all and owner not in (0, os.geteuid()) else None
+
+
+def plain_only(path: str | os.PathLike[str], flags: int) -> int:
+    """An `opener` for `open`: reads no pipe or device, which may say nothing for ever, or never end.
+
+    Raises: OSError.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # `open` itself refuses a folder
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is a pipe or a device, and no file", str(path))
 
 
 def for_owner_only(path: str | os.PathLike[str], flags: int) -> int:

@@ -24,6 +24,7 @@ from controller.durability.holder import controller_of
 from controller.history.alarms import KEYS, Alarm, alarms
 from controller.view.written import LINES, Written
 from protocol.errors import RunError
+from protocol.files import plain_only
 from protocol.plain_text import plain
 
 LATE_S = 15.0  # a healthy controller writes status.json at least every 10 s
@@ -125,10 +126,13 @@ def _read(run: Path) -> tuple[Path, dict[str, Any]]:
             "that has begun."
         )
     try:
-        seen = json.loads(path.read_text())
+        with open(path, encoding="utf-8", opener=plain_only) as file:
+            seen = json.load(file)
         if not isinstance(seen, dict):
             raise TypeError(f"{type(seen).__name__} instead of an object")
-    except (ValueError, TypeError) as error:
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, RecursionError) as error:
         raise _damaged(run, path, error) from error
     return path, seen
 

@@ -352,6 +352,12 @@ def check_schema(db: sqlite3.Connection, path: str) -> None:
             f"{path} has schema {found}; expected {SCHEMA_VERSION}. It was written by another release of "
             "StaleFlow, which can read it, or by another program."
         )
+    foreign = db.execute("SELECT type, name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()
+    if foreign is not None:  # which would run what somebody has put into the file
+        raise OtherRelease(
+            f"{path} has the {foreign[0]} {foreign[1]}; expected tables alone. It was changed by another "
+            "program: use the file as the run wrote it."
+        )
 
 
 def mark_of(db: sqlite3.Connection, number: int) -> list[tuple[float, int]]:

@@ -18,6 +18,7 @@ import msgspec
 from controller.history.alarms import alarms
 from controller.history.metric_lines import LineColumns, MetricLines
 from protocol.errors import RunError
+from protocol.files import plain_only
 
 Json = dict[str, Any]
 Lines = Sequence[Mapping[str, Any]]
@@ -191,7 +192,7 @@ class GrowingLines:
 
     def _read(self, is_late: IsLate) -> bool:
         try:
-            with self._path.open("rb") as file:
+            with open(self._path, "rb", opener=plain_only) as file:
                 self._go_on(file)
                 begun, first = b"", self._offset
                 while data := file.read(AT_ONCE_BYTES):
@@ -229,7 +230,7 @@ class GrowingLines:
 def newest_of(path: Path) -> Json:
     """The last whole line of a file, of which no more is read than its end; {} where that tells nothing."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=plain_only) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - AT_ONCE_BYTES))
             whole, _, _ = file.read().rpartition(b"\n")
         return _parsed(path, whole[whole.rfind(b"\n") + 1 :], 0)[-1] if whole else {}
@@ -283,7 +284,7 @@ def said_in(run: Path) -> Json:
 
 def object_in(path: Path) -> Json:
     """The object in a file; empty if it holds none that can be read. Raises: OSError."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=plain_only) as file:
         data = file.read(MOST_SAID_BYTES)
     try:
         found = json.loads(data)

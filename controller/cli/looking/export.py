@@ -30,6 +30,8 @@ def export(
         found = StepLines(path / "metrics.jsonl")
     except FileNotFoundError:
         raise _no_steps(path) from None
+    except OSError as error:
+        raise RunError(f"{path / 'metrics.jsonl'} cannot be read: {error.strerror}.") from error
     with found as lines:
         if not lines:
             raise _no_steps(path)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from protocol.errors import RunError
+from protocol.files import plain_only
 
 Line = dict[str, Any]
 PIECE = 1 << 20  # bytes that are read at once; lines take five times as much as dictionaries
@@ -33,7 +34,7 @@ class Tail:
         Raises: OSError.
         """
         try:
-            with open(self._path, "rb") as file:
+            with open(self._path, "rb", opener=plain_only) as file:
                 found = os.fstat(file.fileno())
                 identity = found.st_dev, found.st_ino
                 is_other = self._identity is not None and (
@@ -72,7 +73,7 @@ class StepLines(Sequence[Line]):
     def __init__(self, path: Path, *, until: int | None = None) -> None:
         """`until`: how many bytes of the file count; None: all. Raises: OSError."""
         self._path = path
-        self._file = open(path, "rb")  # noqa: SIM115  # until `__exit__`
+        self._file = open(path, "rb", opener=plain_only)  # noqa: SIM115  # until `__exit__`
         found: dict[int, int] = {}
         offset = 0
         for text in self._file:

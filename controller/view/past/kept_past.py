@@ -19,7 +19,7 @@ from controller.durability.image.classes import InParts
 from controller.durability.recording import Recording
 from controller.durability.release import release
 from controller.view.past.keyframes import PlainKeyframes
-from protocol.files import for_owner_only
+from protocol.files import for_owner_only, plain_only
 
 NAME, NEWEST = "view.past", "view.newest"
 LEAST_EVENTS = 20_000  # a pass over fewer takes seconds, and is made again
@@ -80,7 +80,8 @@ def find_newest(run: Path, recording: Recording) -> tuple[int, InParts] | None:
 def _read(run: Path, name: str, recording: Recording) -> list[Any] | None:
     """Number, image and what follows them; None if it is not whole, or of another history."""
     try:
-        data = (run / name).read_bytes()
+        with open(run / name, "rb", opener=plain_only) as file:
+            data = file.read()
     except OSError:
         return None
     body = memoryview(data)[DIGEST_BYTES:]

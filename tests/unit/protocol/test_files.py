@@ -1,10 +1,10 @@
-"""A file and a folder are synced, and no descriptor stays."""
+"""What is read is a plain file; a file and a folder are synced; no descriptor stays."""
 
 import os
 
 import pytest
 
-from protocol.files import sync
+from protocol.files import plain_only, sync
 
 
 def test_a_file_and_its_folder_are_synced_and_let_go(tmp_path, monkeypatch):
@@ -23,3 +23,20 @@ def test_a_file_and_its_folder_are_synced_and_let_go(tmp_path, monkeypatch):
 def test_what_is_not_there_cannot_be_synced(tmp_path):
     with pytest.raises(FileNotFoundError):
         sync(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+def test_only_a_plain_file_is_read(tmp_path, make):
+    make(tmp_path / "run.txt")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="it is a pipe or a device, and no file"):
+        open(tmp_path / "run.txt", opener=plain_only).close()
+    with pytest.raises(IsADirectoryError):
+        open(tmp_path, opener=plain_only).close()
+    assert os.listdir("/proc/self/fd") == before
+    (tmp_path / "plain").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
+    with open(tmp_path / "link", opener=plain_only) as file:
+        assert file.read() == "x"

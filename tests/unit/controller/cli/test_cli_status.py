@@ -72,11 +72,20 @@ def test_a_clock_that_was_set_back_gives_no_age_below_zero(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["status.json", "summary.json"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "x", "{}", '{"is_success": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "x", "{}", '{"is_success": 1}', "[" * 100_000])
 def test_a_file_that_is_damaged_is_one_sentence(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(RunError, match=rf"{name} is damaged, or of another release: .* `launch\.py replay"):
         in_words(tmp_path, now=0.0)
+
+
+@pytest.mark.parametrize("name", ["status.json", "metrics.jsonl"])
+def test_a_pipe_in_place_of_a_file_is_one_sentence(tmp_path, name):
+    run = written(tmp_path)
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with pytest.raises(RunError, match=rf"{name} cannot be read: it is a pipe or a device, and no file\."):
+        in_words(run, now=0.0)
 
 
 def test_tokens_per_second_are_those_of_the_last_step(tmp_path):

@@ -2,14 +2,16 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from controller.core.events import Received, Started, StopRequested, Tick
+from controller.durability.recording import Recording
 from controller.durability.store import Store
-from protocol.errors import LocalError, RunError
+from protocol.errors import LocalError, OtherRelease, RunError
 from protocol.messages import (
     Beat,
     Delta,
@@ -214,6 +216,23 @@ def test_a_file_that_is_no_database_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "run.db").write_bytes(b"x" * 4096)
     with pytest.raises(RunError, match="not a database"):
         Store(tmp_path / "run.db")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "VIEW more AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c",
+        "TRIGGER more AFTER INSERT ON events BEGIN DELETE FROM events; END",
+    ],
+)
+def test_a_file_that_would_run_what_somebody_has_put_into_it_is_refused(tmp_path: Path, made: str) -> None:
+    Store(tmp_path / "run.db").close()
+    with closing(sqlite3.connect(tmp_path / "run.db")) as db:
+        db.execute(f"CREATE {made}")
+    with pytest.raises(OtherRelease, match=f"has the {made.split()[0].lower()} more; expected tables alone"):
+        Store(tmp_path / "run.db")
+    with pytest.raises(OtherRelease, match="expected tables alone"):
+        Recording(tmp_path)
 
 
 @pytest.mark.parametrize(

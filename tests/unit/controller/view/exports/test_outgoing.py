@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from threading import Event
 
 import pytest
@@ -245,6 +246,9 @@ def test_a_finished_run_is_exported(tmp_path, capsys):
     capsys.readouterr()
     assert main(["export", str(run), "--to", "tensorboard"]) == 1
     assert "metrics.jsonl has no steps, so there is nothing to send" in capsys.readouterr().err
+    os.mkfifo(run / "metrics.jsonl")
+    assert main(["export", str(run), "--to", "tensorboard"]) == 1
+    assert "metrics.jsonl cannot be read: it is a pipe or a device, and no file." in capsys.readouterr().err
 
 
 HOLDING = """

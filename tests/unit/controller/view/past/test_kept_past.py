@@ -88,6 +88,7 @@ def spoil(run):
         spoil,
         lambda run: (run / NAME).write_bytes(b""),
         lambda run: (run / NAME).unlink(),
+        lambda run: ((run / NAME).unlink(), os.mkfifo(run / NAME)),
         lambda run: change(run, f"UPDATE events SET checksum = checksum + 1 WHERE {IS_LAST}"),
         lambda run: change(run, f"DELETE FROM events WHERE {IS_LAST}"),
         lambda run: change(run, "INSERT INTO skipped VALUES (9, 'a word')"),
