@@ -40,6 +40,7 @@ SCORING_S = 1.0  # of a step; less is the way to a worker and back, which no fur
 LESS = 0.02  # reward: a change that counts as none
 LOST_REWARD = 0.15  # of the best; the noise of a small run is a fifth of it
 FALLS = 3  # evaluations in a row
+MOST_VALUE = 1e100  # of a metric: a trainer may report any finite number, but sums have to be finite, too
 RESPONSE_LIMITS = (
     "rollout.max_response_tokens (of an agent agent.max_turns, agent.max_tokens or agent.max_turn_tokens, "
     "whichever ended its episodes: the metrics ending/turns, ending/context and so on count them)"
@@ -294,16 +295,20 @@ def _last(lines: Sequence[Line], key: str, count: int) -> list[float]:
 
 def _grown(lines: Sequence[Line], key: str) -> float:
     """Growth of a total over the newest steps."""
-    before, now = lines[-NEWEST - 1].get(key), lines[-1].get(key)
-    return now - before if isinstance(now, int | float) and isinstance(before, int | float) else 0.0
+    before, now = _one(lines[-NEWEST - 1], key), _one(lines[-1], key)
+    return 0.0 if now is None or before is None else now - before
 
 
 def _column(lines: Sequence[Line], key: str) -> Sequence[float | None]:
     """A number of each line; None where it has none."""
-    return lines.column(key) if isinstance(lines, MetricLines) else [_one(line, key) for line in lines]
+    if isinstance(lines, MetricLines):
+        return lines.column(key, most=MOST_VALUE)
+    return [_one(line, key) for line in lines]
 
 
 def _one(line: Line, key: str) -> float | None:
     """A number of a line; None where it has none."""
     value = line.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(max(min(value, MOST_VALUE), -MOST_VALUE))

@@ -5,7 +5,7 @@ when more are added; a thinned curve says so, and keeps its least, its greatest 
 
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import overload
 
 import numpy as np
@@ -73,9 +73,9 @@ class MetricLines(Sequence[Mapping[str, Number]]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    def column(self, key: str) -> list[Number | None]:
-        """The number of each line under a key; None if it has none."""
-        return _plain(self._values(key))
+    def column(self, key: str, *, most: float = inf) -> list[Number | None]:
+        """The number of each line under a key; None if it has none. `most`: larger ones count as this."""
+        return _plain(np.clip(self._values(key), -most, most))
 
     def columns(self) -> dict[str, list[Number | None]]:
         """By key, the points of a curve; of many lines only about WHOLE + OLDER points.

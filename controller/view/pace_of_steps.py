@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.config.models import Config
 from controller.core.state.bottleneck import Figures, verdict
+from controller.history.alarms import MOST_VALUE
 from controller.view.written import at_most, is_number
 
 MOST_STEPS = 20  # that the verdict is of
@@ -39,13 +40,18 @@ def pace_of(lines: Sequence[Line], step: int, config: Config, *, cap: float) -> 
     }
 
 
+def _counts(value: Any) -> bool:
+    """Whether it is a number, and sums of such numbers are some, too."""
+    return is_number(value) and abs(value) <= MOST_VALUE
+
+
 def _timed(lines: Sequence[Line]) -> list[tuple[Line, float]]:
     """Lines with the seconds that they took; the first has none, as nothing says when it began."""
     found: list[tuple[Line, float]] = []
     before: Any = None
     for line in lines:
         now = line.get("time_s")
-        if is_number(now) and is_number(before) and now > before:
+        if _counts(now) and _counts(before) and now > before:
             found.append((line, float(now - before)))
         before = now
     return found[-MOST_STEPS:]
@@ -54,17 +60,17 @@ def _timed(lines: Sequence[Line]) -> list[tuple[Line, float]]:
 def _at_work_s(line: Line, held: float) -> float:
     """The seconds of a step without an operator's pause, which says nothing of those to come."""
     paused: Any = line.get("phase/paused")
-    return held * (1.0 - paused) if is_number(paused) else held
+    return held * (1.0 - paused) if _counts(paused) else held
 
 
 def _mean(values: Any) -> float | None:
-    found = [float(value) for value in values if is_number(value)]
+    found = [float(value) for value in values if _counts(value)]
     return fmean(found) if found else None
 
 
 def _weighted(timed: Sequence[tuple[Line, float]], key: str) -> float | None:
     """The mean over the seconds that the steps took."""
-    found = [(float(line[key]), held) for line, held in timed if is_number(line.get(key))]
+    found = [(float(line[key]), held) for line, held in timed if _counts(line.get(key))]
     return sum(value * held for value, held in found) / sum(held for _, held in found) if found else None
 
 
@@ -72,7 +78,7 @@ def _verdict(timed: Sequence[tuple[Line, float]], config: Config, cap: float) ->
     spent: dict[str, float] = {}
     for line, held in timed:
         for key, share in line.items():
-            if key.startswith(PHASE) and is_number(share):
+            if key.startswith(PHASE) and _counts(share):
                 cause = key.removeprefix(PHASE)
                 spent[cause] = spent.get(cause, 0.0) + float(share) * held
     if not spent:

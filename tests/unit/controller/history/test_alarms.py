@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.history.alarms import ENGINE, KEYS, RULES, alarms, watched
+from controller.history.metric_lines import LineColumns
 
 QUICKSTART = json.loads((Path(__file__).parents[3] / "support" / "quickstart_metrics.json").read_text())
 """By seed, what the rules look at in metrics.jsonl of the 140 steps of examples/quickstart.yaml."""
@@ -24,6 +25,13 @@ def lines(count=60, **columns):
         {key: value(n) if callable(value) else value for key, value in all_columns.items()}
         for n in range(1, count + 1)
     ]
+
+
+def columns_of(kept):
+    """The lines as a view holds them."""
+    found = LineColumns(len(kept))
+    found.add(kept)
+    return found.lines
 
 
 def names(*args, **more):
@@ -136,6 +144,14 @@ def test_a_run_that_never_waited_for_rewards_says_nothing_of_them():
 def test_a_broken_bound_is_named():
     assert names(lines(staleness__max=late(3, 1)), bound=2) == ["bound broken"]
     assert names(lines(staleness__max=2), bound=2) == []
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 10**400], ids=["most", "least", "whole"])
+@pytest.mark.parametrize("kept", [list, columns_of], ids=["live", "looked at"])
+def test_numbers_whose_sum_is_none_end_nobody(value, kept):
+    reported = lines(**dict.fromkeys([*KEYS, *ENGINE], value))
+    alarms(kept(reported), reported, bound=2)
+    assert "skipped steps" in names(kept(lines(skipped_steps=late(1e308, 0.0))))
 
 
 def test_one_bad_step_is_no_alarm():

@@ -67,7 +67,7 @@ def test_the_verdict_is_of_the_last_steps_alone():
     assert recent(early)["verdict"].startswith("Bound by rollout")
 
 
-@pytest.mark.parametrize("bad", [None, "x", float("nan"), float("inf"), [], {}])
+@pytest.mark.parametrize("bad", [None, "x", float("nan"), float("inf"), 1e308, -1e308, [], {}])
 def test_what_is_no_number_does_not_count(bad):
     lines = lines_of(12)
     for line in lines:
