@@ -149,6 +149,7 @@ class RunDirectory:
             if len(os.fsencode(folder)) + len("/controller") > MAX_SOCKET_PATH:
                 folder = _short_folder(self.path)
             folder.mkdir(mode=0o700, exist_ok=True)
+            folder.chmod(0o700)  # one that a killed run left may have been opened to others since
         self._socket_dir = folder
         return f"ipc://{folder}/controller"
 

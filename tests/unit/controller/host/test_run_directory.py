@@ -228,6 +228,8 @@ def test_a_model_that_the_user_put_there_is_taken_as_it_is(tmp_path: Path) -> No
 
 def test_the_address_and_the_socket_folder_exist_only_while_the_run_does(tmp_path: Path) -> None:
     directory = RunDirectory(config(tmp_path / "r"))
+    (directory.path / "socket").mkdir()  # a killed run left it, and it was opened to others
+    (directory.path / "socket").chmod(0o777)
     endpoint = directory.endpoint("auto")
     folder = Path(endpoint.removeprefix("ipc://")).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
