@@ -24,6 +24,8 @@ from protocol.settings import LoraSettings
 PREFIX = "base_model.model."  # peft's prefix of every name in its files
 DIGEST = "staleflow.model_digest"  # the tensor of a version that identifies the model
 WEIGHT_FILES = ("*.safetensors", "*.bin")
+OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+"""Names that peft takes for the experts' in a mixture (`transformers_weight_conversion` of peft)."""
 Shapes = Mapping[str, tuple[int, int]]
 """[out, in] of every layer that has an adapter, by name."""
 Tensors = Mapping[str, torch.Tensor]
@@ -74,7 +76,7 @@ def tensor_names(layer: str) -> tuple[str, str]:
 
 
 def adapter_config(lora: LoraSettings, layers: Iterable[str], directory: str | Path) -> dict[str, object]:
-    """The content of adapter_config.json: a LoRA that peft, vLLM and transformers load."""
+    """The content of adapter_config.json: a LoRA that vLLM loads; so do peft and transformers if dense."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -86,6 +88,23 @@ def adapter_config(lora: LoraSettings, layers: Iterable[str], directory: str | P
         "target_modules": sorted(lora.target_modules or {name.rpartition(".")[2] for name in layers}),
         "inference_mode": True,
     }
+
+
+def saved_config(
+    lora: LoraSettings, layers: Iterable[str], directory: str | Path, *, has_experts: bool
+) -> dict[str, object]:
+    """The content of adapter_config.json in a checkpoint: like `adapter_config`, read rightly by peft itself.
+
+    In a mixture, peft would put an adapter of a `down_proj` beside the experts, instead of into the dense or
+    shared layer of that name; named by its weight it goes where it belongs.
+    """
+    config = adapter_config(lora, layers, directory)
+    by_weight = [f"{name}.weight" for name in layers if name.rpartition(".")[2] in OF_EXPERTS]
+    if not has_experts or not by_weight:
+        return config
+    targets = lora.target_modules or {name.rpartition(".")[2] for name in layers}
+    by_name = [name for name in sorted(targets) if name.rpartition(".")[2] not in OF_EXPERTS]
+    return config | {"target_modules": by_name, "target_parameters": sorted(by_weight)}
 
 
 def model_digest(directory: str | Path) -> torch.Tensor:

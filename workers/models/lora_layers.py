@@ -35,7 +35,8 @@ def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> lis
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+            # not the model itself: in a mixture, peft would put adapters of shared layers beside the experts
+            inject_adapter_in_model(config, torch.nn.ModuleList([model]), adapter_name=ADAPTER)
         except ValueError as error:
             raise ConfigError(
                 f"peft puts no adapter into {type(model).__name__}: {error}. Expected layers that it takes; "

@@ -15,7 +15,7 @@ from protocol.model_shape import expert_count
 from protocol.settings import WorkerSettings
 from workers.models.apart import is_apart
 from workers.models.file_layout import AS_IT_IS, FileLayout, file_layout
-from workers.models.lora import adapter_config, model_digest
+from workers.models.lora import model_digest, saved_config
 from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm, stored_names
 from workers.models.tail import ModelTail
@@ -73,7 +73,8 @@ def load_policy(
     if count := expert_count(model.config.to_dict()):
         log.warning("The %d experts of this model get no adapter: they are no linear layers.", count)
     layers = add_adapter(model, lora, seed=settings.seed)
-    return Policy(model, adapter_config(lora, layers, directory), model_digest(directory))
+    config = saved_config(lora, layers, directory, has_experts=count > 0)
+    return Policy(model, config, model_digest(directory))
 
 
 def check_policy(

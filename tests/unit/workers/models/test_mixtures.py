@@ -6,7 +6,13 @@ import logging
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from protocol.settings import (
     LoraSettings,
@@ -18,8 +24,10 @@ from protocol.settings import (
 )
 from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch
-from workers.engines.torch.engine import TorchEngine
+from workers.engines.torch.engine import TorchEngine, make_engine
+from workers.models.lora import target_layers, tensor_names
 from workers.models.model import load_causal_lm, stored_names
+from workers.trainer.packed_forward import forward_row, whole_row
 from workers.trainer.publishing.publisher import Publisher
 from workers.trainer.worker import Trainer
 from workers.weights.tensors import read
@@ -29,6 +37,17 @@ SHAPE = {
     "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48, "moe_intermediate_size": 16,
     "num_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
+
+
+SHARED = {
+    "vocab_size": 16, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "intermediate_size": 40, "moe_intermediate_size": 16, "n_routed_experts": 4,
+    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4, "v_head_dim": 8, "initializer_range": 0.2, "bos_token_id": None,
+    "eos_token_id": None,
+}  # fmt: skip
+"""One layer is dense; the other has an expert that every token passes."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +97,10 @@ def test_a_version_and_a_checkpoint_of_one_have_the_names_of_its_files(directory
     publisher.close()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+
+
+@needs_peft
 def test_an_adapter_of_one_is_trained_and_the_log_says_that_experts_have_none(directory, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="workers"):
         trainer = Trainer(settings(tmp_path, rank=2), directory)
@@ -87,3 +109,38 @@ def test_an_adapter_of_one_is_trained_and_the_log_says_that_experts_have_none(di
     published = state_of(trainer)
     assert published
     assert not any("experts" in name for name in published)
+
+
+@needs_peft
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
+@pytest.mark.parametrize("targets", [(), ("up_proj",)])
+def test_dense_and_shared_layers_of_one_have_adapters_that_engine_and_peft_compute_alike(tmp_path, targets):
+    from peft import PeftModel
+
+    torch.manual_seed(0)
+    directory, run = str(tmp_path / "model"), tmp_path / "run"
+    DeepseekV3ForCausalLM(DeepseekV3Config(**SHARED)).save_pretrained(directory)
+    lora = LoraSettings(rank=2, target_modules=targets)
+    chosen = settings(run).model_copy(update={"trainer": TrainerSettings(device="cpu", lr=1e-2, lora=lora)})
+    trainer = Trainer(chosen, directory)
+    for version in range(2):
+        trainer.train_step(*make_batch(train_version=version))
+    version = state_of(trainer)
+    layers = target_layers(AutoModelForCausalLM.from_pretrained(directory), lora)
+    assert "model.layers.0.mlp.up_proj" in layers
+    assert "model.layers.1.mlp.shared_experts.up_proj" in layers
+    assert version.keys() - {"staleflow.model_digest"} == {n for name in layers for n in tensor_names(name)}
+
+    ids = torch.arange(3, 14)
+    engine = make_engine(chosen, directory)
+    engine.load_weights(2, version)
+    path = trainer.save_checkpoint(2)
+    with torch.no_grad():
+        expected = forward_row(trainer.model, whole_row([ids]))
+        plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        assert (plain(ids[None]).logits[0] - expected).abs().max() > 1e-2
+        adapted = PeftModel.from_pretrained(plain, str(path))
+        again = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        again.load_adapter(str(path))
+        for found in (adapted, again, engine._model, adapted.merge_and_unload()):
+            assert torch.allclose(found(ids[None]).logits[0], expected, atol=1e-4)

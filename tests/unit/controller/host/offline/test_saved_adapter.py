@@ -19,6 +19,9 @@ def told(folder, **changes):
 def test_width_scale_and_layers_are_read(tmp_path):
     expected = LoraSettings(rank=8, alpha=32.0, target_modules=("k_proj", "q_proj"))
     assert told(tmp_path, use_rslora=False) == expected
+    layer = "model.layers.0.mlp.shared_experts.up_proj"
+    expected = LoraSettings(rank=8, alpha=32.0, target_modules=("k_proj", "q_proj", layer))
+    assert told(tmp_path, target_parameters=[f"{layer}.weight"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,7 @@ def test_width_scale_and_layers_are_read(tmp_path):
         ({"use_rslora": True}, "has use_rslora, which no run trains"),
         ({"peft_type": "IA3"}, "has IA3, which no run trains"),
         ({"target_modules": "all-linear"}, "has target_modules, which no run trains"),
+        ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "has target_parameters, which no run trains"),
         ({"r": 0}, "has r, which no run trains"),
         ({"r": "wide"}, "cannot be read: ValidationError"),
         ({"lora_alpha": None}, "cannot be read: TypeError"),
