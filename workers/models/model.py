@@ -61,7 +61,7 @@ def load_causal_lm(
     transformers_logging.disable_progress_bar()
     torch_dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     options = {} if attention is None else {"attn_implementation": attention}
-    config = read_model_config(directory)
+    config = _without_routes(read_model_config(directory))
     try:
         if (directory / MARK).exists():
             empty: Any = _make_without_weights(directory, config, torch_dtype, needs_weights)
@@ -89,6 +89,17 @@ def load_causal_lm(
             f"{absent[0]}. Is it a causal language model, and was it saved completely?"
         )
     return model.to(torch.device(device)).eval()
+
+
+def _without_routes(config: Any) -> Any:
+    """The configuration, without the auxiliary loss of a mixture, which fails while an engine decodes.
+
+    Supervised training with that loss leaves it in config.json.
+    """
+    for part in (config, config.get_text_config()):
+        if getattr(part, "output_router_logits", False):
+            part.output_router_logits = False
+    return config
 
 
 def stored_names(directory: str | Path) -> list[str]:

@@ -1,7 +1,9 @@
 """Mixtures in the trainer: versions and checkpoints are like their files, adapters have no experts."""
 
 import importlib.util
+import json
 import logging
+import shutil
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from protocol.settings import (
 )
 from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch
+from workers.engines.interface import Generation
 from workers.engines.torch.engine import TorchEngine, make_engine
 from workers.models.lora import target_layers, tensor_names
 from workers.models.model import load_causal_lm, stored_names
@@ -95,6 +98,21 @@ def test_a_version_and_a_checkpoint_of_one_have_the_names_of_its_files(directory
     for name, tensor in trainer.model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor.full_tensor())
     publisher.close()
+
+
+def test_one_that_was_trained_with_an_auxiliary_loss_generates_and_trains_without_it(directory, tmp_path):
+    same = shutil.copytree(directory, tmp_path / "model")
+    config = json.loads((same / "config.json").read_text())
+    (same / "config.json").write_text(json.dumps(config | {"output_router_logits": True}))
+    found = []
+    for place in (directory, str(same)):
+        engine = make_engine(settings(tmp_path), place)
+        engine.add(Generation((0, 0, 0), [3, 4, 5], [], 4, 0))
+        tokens = []
+        while engine.is_busy():
+            tokens += [(item.token, item.logprob) for item in engine.step()]
+        found.append((tokens, Trainer(settings(tmp_path), place).train_step(*make_batch())))
+    assert found[0] == found[1]
 
 
 needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
