@@ -119,6 +119,7 @@ unit/workers/models/test_mixtures.py: protocol/model_shape
 unit/workers/reward/kinds/test_answers.py: workers/reward/kinds/choice
 unit/workers/reward/kinds/test_judge.py: workers/reward/api_key workers/reward/kinds/judge_cache
 unit/workers/reward/kinds/test_reward_model.py: protocol/rewards/classifier
+unit/workers/reward/test_encoding.py: workers/reward/begun_answers
 unit/workers/reward/test_mixture.py: workers/reward/together
 unit/workers/simulated/test_simulated_engine.py: workers/simulated/physics
 unit/workers/test_stop_texts.py: workers/engines/stop_texts

@@ -18,6 +18,7 @@ from protocol.errors import ConfigError
 from protocol.messages import MAX_REWARD
 from protocol.rewards.scalars import plain_number
 from protocol.rewards.shapes import MESSAGES, TURNS, Signature, missing_problem, shape_problem
+from workers.reward.begun_answers import NOTHING, with_answer
 
 TOKEN_IDS = ("prompt_ids", "completion_ids")
 
@@ -45,7 +46,9 @@ class ScoreRequest:
         """A conversation with the policy's answers, as chat messages."""
         if self.talks is not None:
             return self.talks[member]
-        return [*self.prompt, {"role": "assistant", "content": self.completions[member]}]
+        wanted = self.row.get("chat_template_kwargs")
+        wanted = wanted if isinstance(wanted, Mapping) else NOTHING
+        return with_answer(self.prompt, self.completions[member], wanted)
 
 
 Scorer = Callable[[ScoreRequest], Awaitable[list[float]]]

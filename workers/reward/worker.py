@@ -35,6 +35,7 @@ from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
 from workers.models.tokenizer import load_tokenizer, stop_tokens_of, tokenizer_writes, with_all_written
+from workers.reward.begun_answers import opening
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -146,7 +147,8 @@ class RewardWorker:
         rollout, is_supervised = self._settings.rollout, self._settings.trainer.is_supervised
         for group, frame in zip(groups, frames, strict=True):
             try:
-                ids = encode_prompt(self._tokenizer, frame, limit=rollout.max_prompt_tokens)
+                longest = rollout.max_prompt_tokens
+                ids = encode_prompt(self._tokenizer, frame, limit=longest, is_supervised=is_supervised)
                 counts = [len(ids)]
                 if is_supervised:
                     most, stops = rollout.max_response_tokens, self._stops
@@ -238,12 +240,13 @@ def read_talks(items: Sequence[ScoreItem], frames: Sequence[bytes]) -> list[list
         ) from None
 
 
-def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
+def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int, is_supervised: bool = False) -> list[int]:
     """The token ids of a row: its `prompt_ids`, or its `prompt`, a string or a list of chat messages.
 
-    Raises: ValueError in words if there is no prompt, or one of more than `limit` tokens; whatever the chat
-    template raises. A tokenizer takes seconds and 400 MB per million characters, so a text that cannot fit is
-    refused before.
+    Messages end with the beginning of an answer; or within the last message, if that is the assistant's and
+    no response follows it (`is_supervised`). Raises: ValueError in words if there is no prompt, or one of
+    more than `limit` tokens; whatever the chat template raises. A tokenizer takes seconds and 400 MB per
+    million characters, so a text that cannot fit is refused before.
     """
     row = json.loads(row_json)
     ids, prompt = row.get("prompt_ids"), row.get("prompt")
@@ -255,7 +258,9 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
     elif isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"] if prompt else []
     elif isinstance(prompt, list):
-        ids = prompt and _rendered(tokenizer, row, prompt, add_generation_prompt=True)
+        _, wanted = template_arguments(row)
+        how = {"add_generation_prompt": True} if is_supervised else opening(prompt, wanted)
+        ids = prompt and _rendered(tokenizer, row, prompt, **how)
     else:
         raise ValueError(
             f"`prompt` is {type(prompt).__name__}; expected a string or a list of chat messages. Map the "
@@ -315,8 +320,9 @@ def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
     """
     if size is not None and max(ids) >= size:
         raise ValueError(
-            f"The row has the token id {max(ids)}, and the model has {size} tokens. Expected ids of the "
-            "tokenizer of `model.path`."
+            f"The row has the token id {max(ids)}, and the model at `model.path` has {size} tokens, numbered "
+            "from 0 (vocab_size in its config.json). Expected a smaller id. If tokens were added to its "
+            "tokenizer, resize the model to them (resize_token_embeddings) and save both again."
         )
 
 

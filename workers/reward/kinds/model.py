@@ -16,6 +16,7 @@ from protocol.errors import ConfigError
 from protocol.model_files import TOKENIZERS
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
+from workers.reward.begun_answers import with_answer
 from workers.reward.kinds.interface import Place, Unscorable
 
 
@@ -105,8 +106,7 @@ def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> li
     text, is_written_whole = f"{prompt}{completion}", False
     if isinstance(prompt, list):
         if is_written_whole := bool(tokenizer.chat_template):
-            talk = [*prompt, {"role": "assistant", "content": completion}]
-            text = tokenizer.apply_chat_template(talk, tokenize=False)
+            text = tokenizer.apply_chat_template(with_answer(prompt, completion), tokenize=False)
         else:
             text = "\n".join(str(message.get("content", "")) for message in prompt) + f"\n{completion}"
     found = tokenizer(text, add_special_tokens=not is_written_whole, truncation=True, max_length=limit)

@@ -75,6 +75,32 @@ def test_a_template_that_renders_the_prompt_otherwise_before_an_answer_is_refuse
         encoded(other, [{"role": "user", "content": "a"}], "c")
 
 
+BEGUN = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]
+
+
+def prompted(tokenizer, prompt, **row):
+    return tokenizer.decode(
+        encode_prompt(tokenizer, json.dumps({"prompt": prompt, **row}).encode(), limit=20)
+    )
+
+
+def test_a_prompt_that_ends_with_the_assistant_is_one_to_go_on_with(tokenizer):
+    """As in TRL: the answer has begun, and no further turn is opened."""
+    assert prompted(tokenizer, BEGUN) == "Ba<eos>\nAbc"
+    assert prompted(tokenizer, BEGUN[:1]) == "Ba<eos>\nA"
+    another = {"continue_final_message": False}
+    assert prompted(tokenizer, BEGUN, chat_template_kwargs=another) == "Ba<eos>\nAbc<eos>\nA"
+    of_the_user = [{"role": "user", "content": "ab"}]
+    assert prompted(tokenizer, of_the_user, chat_template_kwargs={"continue_final_message": True}) == "Bab"
+
+
+def test_a_response_after_the_assistant_is_a_turn_of_its_own(tokenizer):
+    row = json.dumps({"prompt": BEGUN, "response": "c"}).encode()
+    ids = encode_prompt(tokenizer, row, limit=20, is_supervised=True)
+    assert tokenizer.decode(ids) == "Ba<eos>\nAbc<eos>\nA"
+    assert tokenizer.decode(encode_response(tokenizer, row, ids, limit=20)) == "c<eos>"
+
+
 def test_a_response_beyond_the_limit_is_refused_with_its_length(tokenizer):
     with pytest.raises(ValueError, match=r"The response has 4 tokens; expected 1 to .*, 3"):
         encoded(tokenizer, "a", "bca", limit=3)

@@ -38,6 +38,17 @@ def test_a_chat_prompt_has_its_answer_behind_it():
     assert seen[-1] == expected
 
 
+def test_an_answer_that_the_prompt_has_begun_is_one_message():
+    begun = replace(REQUEST, prompt=TALK)
+    seen = []
+    asyncio.run(adapt(lambda completion, messages: seen.append(messages) or 1.0)(begun))
+    assert seen == [[TALK[0], {**TALK[1], "content": f"4{said}"}] for said in REQUEST.completions]
+    row = {**REQUEST.row, "chat_template_kwargs": {"continue_final_message": False}}
+    answered = replace(begun, row=row)
+    asyncio.run(adapt(lambda completion, messages: seen.append(messages) or 1.0)(answered))
+    assert seen[2:] == [[*TALK, {"role": "assistant", "content": said}] for said in REQUEST.completions]
+
+
 def test_a_column_of_that_name_goes_before():
     for request in (EPISODES, CHAT, REQUEST):
         named = replace(request, row={**REQUEST.row, "messages": 7})
