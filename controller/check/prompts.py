@@ -84,7 +84,7 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
         yield "error", "model.path", problem
     elif refused:
         reason = refused[0]
-        known = ("rollout.max_prompt_tokens", "rollout.max_response_tokens")
+        known = ("rollout.max_prompt_tokens", "rollout.max_response_tokens", "model.path")
         key = next((name for name in known if name in reason), f"{sample.section}.path")
         many, some = f"the first {len(sample.rows)} prompts of {sample.path} would be refused", len(refused)
         if some < len(sample.rows):

@@ -67,7 +67,7 @@ integration/test_check_chat_template.py: workers/agent/try_template
 unit/controller/check/test_check_agents.py: workers/agent/try_agent
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
  controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface
- workers/reward/try_prompts workers/reward/try_reward
+ workers/reward/try_reward
 unit/controller/check/test_machine.py: controller/cli/doctor
 unit/controller/check/test_named_rewards.py: controller/config/reward_rules protocol/rewards/kinds
 unit/controller/cli/test_command_line.py: controller/cli/say

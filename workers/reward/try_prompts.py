@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.importing import hide_torch
+from protocol.model_files import vocabulary_of
 from workers.models.tokenizer import load_tokenizer, stop_tokens_of
-from workers.reward.worker import encode_prompt, encode_response, why_endless
+from workers.reward.worker import check_vocabulary, encode_prompt, encode_response, why_endless
 
 
 def prepare_process() -> None:
@@ -23,13 +25,17 @@ def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str], str | No
         return " ".join(str(error).split()), [], None
     refused, responses = [], []
     stops = stop_tokens_of(question["model"], tokenizer) if question["is_supervised"] else frozenset()
-    most = question["max_response_tokens"]
+    is_supervised, vocabulary = question["is_supervised"], vocabulary_of(Path(question["model"]))
+    longest, most = question["max_prompt_tokens"], question["max_response_tokens"]
     for row in question["rows"]:
         text = json.dumps(row).encode()
         try:
-            ids = encode_prompt(tokenizer, text, limit=question["max_prompt_tokens"])
-            if question["is_supervised"]:
-                responses.append(encode_response(tokenizer, text, ids, limit=most, stops=stops))
+            ids = encode_prompt(tokenizer, text, limit=longest, is_supervised=is_supervised)
+            answer = []
+            if is_supervised:
+                answer = encode_response(tokenizer, text, ids, limit=most, stops=stops)
+                responses.append(answer)
+            check_vocabulary([*ids, *answer], vocabulary)
         except Exception as error:  # tokenizers and chat templates raise whatever they like
             refused.append(str(error))
     return None, refused, why_endless(tokenizer, responses, stops)
