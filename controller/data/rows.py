@@ -11,6 +11,8 @@ from decimal import Decimal
 from string import Formatter
 from typing import Any
 
+import numpy as np
+
 from controller.config.data import RowSettings, template_columns
 from protocol.errors import ConfigError
 
@@ -174,23 +176,30 @@ def _written(place: str, kept: Mapping[str, Any]) -> bytes:
         text = f"{place} cannot be written as JSON, because of {', '.join(map(repr, odd))}: {error}."
         raise UnusableRow(f"{text} Expected plain values.") from error
     except TypeError as error:
-        raise ConfigError(f"{place} cannot be written as JSON: {error}. Expected plain values.") from error
+        odd = [name for name, value in kept.items() if not _is_json(value)]
+        why = f", because of {', '.join(map(repr, odd))}" if odd else ""
+        raise ConfigError(
+            f"{place} cannot be written as JSON{why}: {error}. Expected plain values: text, numbers, "
+            "lists and mappings with names. Leave such a column out of the data, or make text of it."
+        ) from error
 
 
 def _is_json(value: object) -> bool:
     try:
         json.dumps(value, allow_nan=False, default=_plain)
-    except ValueError:
+    except (ValueError, TypeError):
         return False
     return True
 
 
 def _plain(value: object) -> object:
-    """JSON for types that Parquet has and JSON lacks. Raises: TypeError for any other type."""
+    """JSON for types that Parquet and numpy have and JSON lacks. Raises: TypeError for any other type."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
         return float(value)
+    if isinstance(value, np.number | np.bool_):
+        return value.item()
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 

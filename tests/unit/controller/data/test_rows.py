@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -113,6 +114,14 @@ def test_the_chat_template_hears_of_tools_and_arguments():
 )  # fmt: skip
 def test_filters_leave_rows_out(settings, is_kept):
     assert (shaped(columns={"prompt": "question"}, **settings) is not None) is is_kept
+
+
+def test_numbers_of_numpy_are_numbers():
+    """A function of prompts draws them with numpy's generators."""
+    row = {"prompt": "p", "n": np.int64(3), "x": np.float32(0.5), "is": np.bool_(True), "in": [np.int8(1)]}
+    assert shaped(row) == {"prompt": "p", "n": 3, "x": 0.5, "is": True, "in": [1]}
+    with pytest.raises(UnusableRow, match="because of 'x'"):
+        shaped({"prompt": "p", "x": np.float32("nan")})
 
 
 def test_the_name_of_a_source_goes_with_its_rows():
