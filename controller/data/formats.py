@@ -35,7 +35,7 @@ def format_of(path: str) -> tuple[Format, list[str]]:
     if os.path.isdir(path):
         if any((Path(path) / name).is_file() for name in SAVED):
             return "saved", []
-        inside = sorted(str(file) for file in Path(path).iterdir() if file.suffix in SUFFIXES)
+        inside = sorted(str(file) for file in Path(path).iterdir() if file.suffix.lower() in SUFFIXES)
         return (_of_file(inside[0]), inside) if inside else ("saved", [])
     if os.path.exists(path):
         return _of_file(path), [path]
@@ -107,7 +107,7 @@ def _of_file(path: str) -> Format:
         begin = file.read(64)
     if begin.startswith(b"PAR1"):
         return "parquet"
-    kind = SUFFIXES.get(Path(path).suffix, "lines")
+    kind = SUFFIXES.get(Path(path).suffix.lower(), "lines")
     if kind == "separated" and begin.lstrip().startswith(b"{"):
         return "lines"  # whatever its name says
     return "lines" if kind == "lines" else "parquet" if kind == "parquet" else "separated"

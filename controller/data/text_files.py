@@ -116,7 +116,7 @@ class SeparatedValues(Rows):
         csv.field_size_limit(MOST_FIELD_CHARS)  # for the whole process; prompts are longer than the default
         self._path, self._count = path, 0
         self._places, self._numbers = array("Q"), array("Q")
-        self._delimiter = "\t" if Path(path).suffix == ".tsv" else ","
+        self._delimiter = "\t" if Path(path).suffix.lower() == ".tsv" else ","
         self._file = _opened(self, path)
         try:
             self._names, place, number = next(self._records(0, 0), ([], 0, 0))

@@ -44,13 +44,13 @@ def jsonl(path: Path, count: int = COUNT) -> Path:
 
 def separated(path: Path, count: int = COUNT) -> Path:
     with path.open("w", newline="") as file:
-        writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         writer.writerow(["prompt", "n"])
         writer.writerows([f'p{n}, with "quotes"\nand lines', n] for n in range(count))
     return path
 
 
-MAKERS = {"rows.parquet": parquet, "rows.jsonl": jsonl, "rows.csv": separated, "rows.tsv": separated}
+MAKERS = {"rows.parquet": parquet, "rows.jsonl": jsonl, "rows.csv": separated, "rows.TSV": separated}
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -113,6 +113,24 @@ def test_nested_columns_and_dates_of_parquet_come_out_as_json(tmp_path):
     found = json.loads(source.read(1)[0])
     assert found["prompt"] == messages
     assert (found["day"], found["x"], found["answer"]) == ("2026-01-02T00:00:00", 1.5, "2")
+
+
+@pytest.mark.parametrize("suffix", ["CSV", "Jsonl", "PARQUET"])
+def test_a_folder_has_its_files_whatever_the_case_of_their_names(tmp_path, suffix):
+    MAKERS[f"rows.{suffix.lower()}"](tmp_path / f"ROWS.{suffix}")
+    assert numbers(PromptSource(config(tmp_path, shuffle=False)), COUNT) == [*range(COUNT)]
+
+
+def test_a_column_of_bytes_is_named(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pip install -e '.[parquet]'")
+    from pyarrow import parquet as pq
+
+    pq.write_table(pa.table({"prompt": ["p"], "picture": [b"png"], "n": [1]}), tmp_path / "rows.parquet")
+    words = (
+        "row 0 cannot be written as JSON, because of 'picture': Object of type bytes .* Leave such a column"
+    )
+    with pytest.raises(ConfigError, match=words):
+        PromptSource(config(tmp_path / "rows.parquet")).read(1)
 
 
 def test_a_parquet_file_that_is_cut_short_is_named(tmp_path):
