@@ -51,13 +51,12 @@ def of_rows(row: Callable[[int], object], count: int, *, looked_at: int = LOOKED
 
 def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """How a source has changed, in words; None if it has not."""
-    before, after = was.get("files", {}), now.get("files", {})
+    after = now.get("files", {})
+    before = _under_names_of(after, was.get("files", {}))
     if set(before) != set(after) and len(before) + len(after) > 2:
         gone, new = sorted(set(before) - set(after)), sorted(set(after) - set(before))
         parts = [f"{gone[0]} is gone" if gone else "", f"{new[0]} is new" if new else ""]
         return f"{' and '.join(filter(None, parts))}, of {len(before)} files then"
-    if len(before) == len(after) == 1:  # the file may have moved, or have another name
-        before = dict(zip(after, before.values(), strict=True))
     for path, (size, digest) in before.items():
         now_size, now_digest = after.get(path, (size, digest))
         if now_size != size:
@@ -68,3 +67,20 @@ def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     if was.get("rows") != now.get("rows"):
         return f"it has {now.get('rows'):,} rows, and had {was.get('rows'):,}"
     return "its rows are others" if was.get("digest") != now.get("digest") else None
+
+
+def _under_names_of(after: Mapping[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`before` under the paths of `after`: a file may have another name, a folder of files another place."""
+    if len(before) == len(after) == 1:
+        return dict(zip(after, before.values(), strict=True))
+    if set(before) == set(after) or len(before) != len(after):
+        return before
+    places = _within_folder(after)
+    names = {name: before[path] for name, path in _within_folder(before).items()}
+    return {path: names[name] for name, path in places.items()} if set(names) == set(places) else before
+
+
+def _within_folder(files: Mapping[str, Any]) -> dict[str, str]:
+    """Paths by their names within the folder that all of them are in."""
+    folder = os.path.commonpath(files)
+    return {os.path.relpath(path, folder): path for path in files}

@@ -8,7 +8,7 @@ writes; a configuration that would change what the run promised or learned is re
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from controller.config.models import Config
 from controller.core.core import Core
+from controller.data.moved_files import as_lies_now
 from controller.durability.damage import broken, newest_checkpoint, saved_versions, way_on
 from controller.durability.holder import controller_of, in_use
 from controller.durability.recording import Recording
@@ -211,11 +212,12 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
     with Recording(run) as recording:
         past = gone_back(recording, derive_with_skips(recording))
         past.notes += changed_files(recording.told("files", dict, {}), config.as_written())
+        data = recording.told("data", list, [])
     state = past.core.state
     is_done = state.steps >= config.run.steps or past.core.is_out_of_data
     past.is_over = state.finished and state.ending_is_success and is_done
     if not past.is_over:
-        _refuse_changes(run, state.config, config)
+        _refuse_changes(run, state.config, config, was_at=past.core.settings.run_dir, data=data)
     return past
 
 
@@ -244,7 +246,8 @@ def _look_at_settings(run: Path, config: Config) -> None:
         _refuse_if_trained(run)
     elif finished_steps(run, config) is None and not _is_out_of_data(run):
         with Recording(run) as recording:
-            _refuse_changes(run, recording.config(), config)
+            was_at, data = recording.facts["run_dir"], recording.told("data", list, [])
+            _refuse_changes(run, recording.config(), config, was_at=was_at, data=data)
 
 
 def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], bytes]:
@@ -255,11 +258,21 @@ def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], b
     return {place: rows[id] for id, place in {**places, **of_kept}.items() if id in rows}
 
 
-def _refuse_changes(run: Path, was: Config, now: Config) -> None:
+def _refuse_changes(run: Path, was: Config, now: Config, *, was_at: str, data: list[Any]) -> None:
+    """Raises: ConfigError with the keys that have changed.
+
+    `was_at`: the run directory then; `data`: the fingerprints of its sources then.
+    """
     before, after = _flat(was.model_dump(mode="json")), _flat(now.as_written().model_dump(mode="json"))
     meant = _flat(now.model_dump(mode="json"))
-    keys = [key for key in {**before, **after} if not _may_change(key)]
-    changed = [key for key in keys if _at(before, key) not in (_at(after, key), _at(meant, key))]
+
+    def differ(known: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+        return [key for key in keys if _at(known, key) not in (_at(after, key), _at(meant, key))]
+
+    changed = differ(before, (key for key in {**before, **after} if not _may_change(key)))
+    if changed:
+        places = was_at, str(run.absolute())
+        changed = differ(_flat(as_lies_now(was, now, places=places, data=data)), changed)
     if changed:
         listed = "\n".join(line for key in changed for line in _lines(key, before, after))
         raise ConfigError(

@@ -37,6 +37,7 @@ class AnsweredRun:
         path: Path,
         *,
         steps: int = 4,
+        run_dir: str = "somewhere",
         import_paths: str = "[]",
         data: dict[str, object] | None = None,
         trainer: dict[str, object] | None = None,
@@ -51,12 +52,12 @@ class AnsweredRun:
                 "staleness": {"max_staleness": 1, "mu": 0.0, **staleness},
             }
         )
-        self.core = Core(self.config, load_strategies(self.config), run_dir="somewhere")
+        self.core = Core(self.config, load_strategies(self.config), run_dir=run_dir)
         self.store = Store(path)
         with self.store.transaction():
             facts = {
                 "config": self.config.model_dump_json(),
-                "run_dir": "somewhere",
+                "run_dir": run_dir,
                 "import_paths": import_paths,
                 "release": RELEASE,
             }

@@ -70,6 +70,24 @@ def test_the_only_file_of_a_folder_may_have_another_name_but_no_other_content(tm
         Sources(config(tmp_path), known=known)
 
 
+def test_a_folder_of_files_may_lie_elsewhere_but_have_no_other_names_or_content(tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for name in "ab":
+        jsonl(folder / f"{name}.jsonl", 50, name)
+    known = Sources(config(folder)).fingerprints
+    folder = folder.rename(tmp_path / "moved")
+    Sources(config(folder), known=known)
+    jsonl(folder / "b.jsonl", 50, "q")
+    with pytest.raises(ConfigError, match=r"moved/b\.jsonl has other content in the same 950 bytes"):
+        Sources(config(folder), known=known)
+    (folder / "b.jsonl").rename(folder / "c.jsonl")
+    with pytest.raises(
+        ConfigError, match=r"rows/a\.jsonl is gone and .*moved/a\.jsonl is new, of 2 files then"
+    ):
+        Sources(config(folder), known=known)
+
+
 def test_a_large_file_is_known_by_its_ends_and_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("controller.data.fingerprints.WHOLE_BYTES", 1000)
     monkeypatch.setattr("controller.data.fingerprints.BLOCK_BYTES", 16)
