@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.durability.damage import newest_checkpoint
 from controller.durability.recording import Recording
 from controller.durability.sample_records import KeptSample, advantages_of, mean_advantage
 from protocol.messages import GIVEN
@@ -208,12 +209,13 @@ def texts_of(ids: Sequence[int], decode: Decode) -> list[str]:
 
 
 def find_decoder(recording: Recording) -> Decode | None:
-    """The run's tokenizer, from its model's folder; None if it, or the package `tokenizers`, is missing.
+    """The run's tokenizer, from its model's folder, else from its newest checkpoint, which has a copy.
 
-    None also if it cannot be read.
+    None if there is none that can be read, or the package `tokenizers` is missing.
     """
-    path = Path(recording.config().model.path)
-    for folder in (Path(recording.path).parent / path, path):
+    run, path = Path(recording.path).parent, Path(recording.config().model.path)
+    newest = newest_checkpoint(run)
+    for folder in (run / path, path, *((newest,) if newest else ())):
         file = folder / "tokenizer.json"
         try:
             found = file.stat()

@@ -5,9 +5,11 @@ import json
 import numpy as np
 
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.durability.recording import Recording
 from controller.durability.sample_records import KeptSample
 from controller.history.sample_index import lines_of_numbers
-from controller.history.sample_text import as_text, lines_of, texts_of
+from controller.history.sample_text import as_text, find_decoder, lines_of, texts_of
+from tests.support.answered_run import AnsweredRun
 
 LETTERS = {1: b"a", 2: b"bc", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b" "}
 
@@ -36,6 +38,23 @@ def test_tokens_joined_are_the_text_and_a_split_character_is_told_once():
     ids = [1, 3, 4, 2, 5, 1]
     assert texts_of(ids, decode) == ["a", "", "é", "bc", " ", "a"]
     assert "".join(texts_of([1, 3], decode)) == decode([1, 3])  # its end is missing
+
+
+def test_a_run_far_from_its_model_has_the_tokenizer_of_its_newest_checkpoint(tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    AnsweredRun(tmp_path / "run.db").to_the_end()
+    for version, word in ((4, "old"), (20, "new"), (30, "cut off")):
+        folder = tmp_path / "checkpoints" / f"step_{version}"
+        folder.mkdir(parents=True)
+        Tokenizer(WordLevel({word: 0}, unk_token=word)).save(str(folder / "tokenizer.json"))
+        if version < 30:
+            (folder / ".complete").touch()
+    with Recording(tmp_path) as recording:
+        found = find_decoder(recording)
+    assert found is not None
+    assert found([0]) == "new"
 
 
 def test_every_token_has_the_version_and_logprob_of_its_segment():
