@@ -36,6 +36,7 @@ CHUNK_BYTES = 4 << 20
 NAME = re.compile(r"step_[0-9]{1,18}")
 ADAPTER_CONFIG = "adapter_config.json"
 MODEL_CONFIGS = ("config.json", "generation_config.json")  # not copied for an adapter
+FURTHER_TEMPLATES = "additional_chat_templates"  # the only folder of a tokenizer
 OF_THE_CONTROLLER = "config.yaml"  # in every run directory before a worker can attach
 SEEN_S = 60.0  # in this time a network file system shows a file that another host has made
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
@@ -325,6 +326,9 @@ def _copy_small_files(source: Path, target: Path, *, without: Collection[str] = 
         is_weights = file.name.startswith(".") or WEIGHT_FILES.match(file.name)
         if file.is_file() and not is_weights and file.name not in without:
             shutil.copyfile(file, target / file.name)
+    for file in source.glob(f"{FURTHER_TEMPLATES}/*.jinja"):
+        (target / FURTHER_TEMPLATES).mkdir(exist_ok=True)
+        shutil.copyfile(file, target / FURTHER_TEMPLATES / file.name)
 
 
 def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None:

@@ -127,3 +127,12 @@ def test_only_the_newest_are_kept_and_ten_is_newer_than_nine(write):
     assert newest_checkpoint(path.parent) == path
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["step_10", "step_9"]
     assert newest_checkpoint(path.parent / "nothing") is None
+
+
+def test_a_checkpoint_has_all_chat_templates_of_the_model(write, model_directory):
+    (model_directory / "chat_template.jinja").write_text("first")
+    (model_directory / "additional_chat_templates").mkdir()
+    (model_directory / "additional_chat_templates" / "tool_use.jinja").write_text("second")
+    path = write(1)
+    assert (path / "chat_template.jinja").read_text() == "first"
+    assert (path / "additional_chat_templates" / "tool_use.jinja").read_text() == "second"
