@@ -1,5 +1,7 @@
 """The small files of a model (configuration, tokenizer) for a machine that has no model directory.
 
+Also what the files of its weights tell of themselves, without a weight being read.
+
 Invariants: weights and code are not among them; what arrives lies in a cache under the checksum of its
 content, complete or not at all, and is compared with the cache each time; a name that
 comes over the wire is a plain file name of a known kind.
@@ -11,7 +13,9 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 from protocol.errors import RemoteError
 from protocol.files import sync
@@ -45,6 +49,43 @@ def vocabulary_of(directory: Path) -> int | None:
     except (OSError, ValueError, AttributeError):  # whatever loads the model says what is wrong
         return None
     return size if type(size) is int and size > 0 else None
+
+
+def missing_shards(directory: Path) -> list[str]:
+    """Files that the index of a model's weights names and that are not there: after a partial download."""
+    for whole in ("model.safetensors", "pytorch_model.bin"):
+        if (directory / whole).exists():
+            return []
+        try:
+            named: object = json.loads((directory / f"{whole}.index.json").read_bytes())[
+                "weight_map"
+            ].values()
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the model says it
+            return []
+        names = {name for name in cast("Iterable[object]", named) if isinstance(name, str)}
+        return sorted(name for name in names if not (directory / name).exists())
+    return []
+
+
+def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors in a safetensors file, from its header. Raises: OSError, ValueError."""
+    actual = file.stat().st_size
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        if size > actual:
+            raise ValueError(f"{file.name} is cut off, or a pointer of Git LFS in its place (`git lfs pull`)")
+        header: dict[str, Any] = json.loads(stream.read(size))
+    try:
+        tensors = {name: one for name, one in header.items() if name != "__metadata__"}
+        whole = 8 + size + max((one["data_offsets"][1] for one in tensors.values()), default=0)
+        shapes = {name: tuple(one["shape"]) for name, one in tensors.items()}
+    except (AttributeError, KeyError, TypeError, IndexError):
+        raise ValueError(f"{file.name} is no safetensors file: its header tells no shapes") from None
+    if whole > actual:
+        raise ValueError(f"{file.name} is cut off: it has {actual:,} bytes, and its header tells {whole:,}")
+    return shapes
 
 
 def digest_of(files: Files) -> str:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from controller.check.chat_template import template_remarks
 from controller.check.data import Remark, epoch_remarks, kind_of, samples
@@ -33,7 +33,7 @@ from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
-from protocol.model_files import TOKENIZERS
+from protocol.model_files import TOKENIZERS, missing_shards, tensor_shapes
 from protocol.model_shape import Shape, checked
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
@@ -132,7 +132,9 @@ def _check_model(config: Config) -> Findings:
     try:
         shape = checked(json.loads((directory / "config.json").read_text()))
         weights = {
-            name: shape for file in directory.glob("*.safetensors") for name, shape in _shapes(file).items()
+            name: shape
+            for file in directory.glob("*.safetensors")
+            for name, shape in tensor_shapes(file).items()
         }
     except (OSError, ValueError) as error:
         yield Finding(
@@ -166,6 +168,12 @@ def _missing_files(directory: Path) -> Findings:
                 f"{directory} has a config.json and no {what}: none of {', '.join(patterns)}. Download or "
                 "save the whole model.",
             )  # fmt: skip
+    if shards := missing_shards(directory):
+        yield Finding(
+            "error", "model.path",
+            f"{directory} lacks {len(shards)} of the files that its index names as its weights, first "
+            f"{shards[0]}. Download or save the whole model.",
+        )  # fmt: skip
 
 
 def _download(config: Config) -> str:
@@ -180,19 +188,6 @@ def _architecture_findings(config: Config, shape: Shape, weights: Shapes) -> Fin
         yield Finding("error", field, text)
     for level, field, text in model_findings(config, shape):
         yield Finding(level, field, text)
-
-
-def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of all tensors in a safetensors file, from its header. Raises: OSError, ValueError."""
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        if size > file.stat().st_size:
-            raise ValueError(f"{file.name} is cut off, or a pointer of Git LFS in its place (`git lfs pull`)")
-        header: dict[str, Any] = json.loads(stream.read(size))
-    try:
-        return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
-    except (AttributeError, KeyError, TypeError):
-        raise ValueError(f"{file.name} is no safetensors file: its header tells no shapes") from None
 
 
 def _check_run_directory(config: Config) -> Findings:

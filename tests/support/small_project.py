@@ -39,7 +39,7 @@ def make_model(folder: Path, *, chat_template: str | None = None) -> None:
     shape |= {"head_dim": 32, "max_position_embeddings": 1024}
     (folder / "config.json").write_text(json.dumps(shape))
     header = json.dumps({"w": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4000))
     vocabulary = {character: number for number, character in enumerate(ALPHABET)}
     vocabulary |= {"<eos>": len(vocabulary), "<unk>": len(vocabulary) + 1}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))

@@ -23,7 +23,19 @@ def _without(*patterns: str):
     return remove
 
 
+def _in_shards(folder: Path) -> None:
+    model = folder / "model"
+    (model / "model.safetensors").rename(model / "model-1.safetensors")
+    names = {"w": "model-1.safetensors", "v": "model-2.safetensors", "u": "model-3.safetensors"}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+
 MISTAKES = [
+    Mistake(
+        "a download that lacks files of weights",
+        ("model.path", "lacks 2 of the files", "first model-2.safetensors", "whole model"),
+        prepare=_in_shards,
+    ),
     Mistake(
         "a download without weights", ("model.path", "no weights", "whole model"),
         prepare=_without("*.safetensors"),

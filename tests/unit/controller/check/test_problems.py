@@ -29,7 +29,7 @@ def sound(tmp_path, monkeypatch) -> Path:
     (model / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 1024}))
     (model / "tokenizer.json").write_text("{}")
     header = json.dumps({"w": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
-    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4000))
     return tmp_path
 
 
@@ -219,6 +219,10 @@ def test_rules_that_promise_no_bound_or_drop_groups_say_so(strategy, word):
     assert any(word in text for text in found) if word else not any("promise" in text for text in found)
 
 
+HEADER = b'{"w": {"dtype": "F32", "shape": [10], "data_offsets": [0, 40]}}'
+CUT_OFF = (len(HEADER).to_bytes(8, "little") + HEADER + bytes(40))[:100]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -229,6 +233,7 @@ def test_rules_that_promise_no_bound_or_drop_groups_say_so(strategy, word):
         (b"", "Expecting value"),
         (b"\x02" + bytes(7) + b"[]", "its header tells no shapes"),
         (b"\x08" + bytes(7) + b'{"w": 1}', "its header tells no shapes"),
+        (CUT_OFF, "is cut off: it has 100 bytes, and its header tells 111"),
     ],
 )
 def test_a_file_of_weights_that_is_none_is_named(content, words, sound):
