@@ -18,6 +18,7 @@ from protocol.errors import ConfigError
 from protocol.model_files import MARK
 from workers.models.file_layout import AS_IT_IS, FileLayout, split
 from workers.models.model_config import read_model_config
+from workers.models.tokenizer import end_tokens
 
 
 def pick_device(name: str) -> torch.device:
@@ -112,11 +113,14 @@ def stored_names(directory: str | Path) -> list[str]:
 
 
 def stop_tokens(generation_config: GenerationConfig | None, directory: str | Path) -> list[int]:
-    """Tokens that end a response: those of the generation config, else the tokenizer's; may be empty."""
+    """Tokens that end a response: those of the generation config, else the tokenizer's; may be empty.
+
+    Raises: ConfigError if these are no token ids.
+    """
     found = generation_config.eos_token_id if generation_config else None
     if found is None and (Path(directory) / "tokenizer_config.json").is_file():
         found = AutoTokenizer.from_pretrained(directory, local_files_only=True).eos_token_id
-    return [] if found is None else [found] if isinstance(found, int) else list(found)
+    return end_tokens(found, directory)
 
 
 def _make_without_weights(

@@ -43,14 +43,28 @@ def load_tokenizer(directory: str) -> Any:
 
 
 def stop_tokens_of(directory: str, tokenizer: Any) -> frozenset[int]:
-    """The tokens at which an engine ends a response; equal to `stop_tokens` of the loaded model."""
+    """The tokens at which an engine ends a response; equal to `stop_tokens` of the loaded model.
+
+    Raises: ConfigError if the model's files name none in a way that can be read.
+    """
     found = _told_ends(Path(directory))
-    if found is None:
-        found = tokenizer.eos_token_id
-    return frozenset(() if found is None else (found,) if isinstance(found, int) else found)
+    return frozenset(end_tokens(tokenizer.eos_token_id if found is None else found, directory))
 
 
-def _told_ends(directory: Path) -> int | list[int] | None:
+def end_tokens(told: object, directory: str | Path) -> list[int]:
+    """The ids of an `eos_token_id`: none, one, or a list. Raises: ConfigError if it is anything else."""
+    found: list[object] = [] if told is None else [*told] if isinstance(told, list | tuple) else [told]
+    ids = [one for one in found if isinstance(one, int) and not isinstance(one, bool)]
+    if len(ids) < len(found):
+        raise ConfigError(
+            f"The model at {directory} has {told!r:.80} as `eos_token_id`, in its generation_config.json or "
+            "config.json; expected the id of the token that ends a response, or a list of such ids. Mend it "
+            "there."
+        )
+    return ids
+
+
+def _told_ends(directory: Path) -> object:
     """The end tokens of generation_config.json, else of the model's configuration; None without any."""
     from transformers import AutoConfig, GenerationConfig
 

@@ -21,10 +21,10 @@ def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str], str | No
     """(why there is no tokenizer, the reason for each row that is refused, why no response has an end)."""
     try:
         tokenizer = load_tokenizer(question["model"])
+        stops = stop_tokens_of(question["model"], tokenizer)
     except ConfigError as error:
         return " ".join(str(error).split()), [], None
     refused, responses = [], []
-    stops = stop_tokens_of(question["model"], tokenizer) if question["is_supervised"] else frozenset()
     is_supervised, vocabulary = question["is_supervised"], vocabulary_of(Path(question["model"]))
     longest, most = question["max_prompt_tokens"], question["max_response_tokens"]
     for row in question["rows"]:

@@ -12,6 +12,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from protocol.errors import ConfigError
 from workers.models.model import stop_tokens
 from workers.models.tokenizer import load_tokenizer, stop_tokens_of
 
@@ -40,3 +41,13 @@ def test_a_directory_without_a_model_ends_as_its_tokenizer_says(tmp_path):
     for end, expected in (("end", {1}), (None, set())):
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token=end)
         assert stop_tokens_of(str(tmp_path), tokenizer) == expected
+
+
+@pytest.mark.parametrize("told", ["<end>", [1, "<end>"], True, {"id": 1}])
+def test_an_end_that_is_no_token_id_is_refused_in_words(tmp_path, told):
+    words = Tokenizer(models.WordLevel({"a": 0, "end": 1}, unk_token="a"))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": told}))
+    with pytest.raises(ConfigError, match=r"as `eos_token_id`.* expected the id of the token"):
+        stop_tokens_of(str(tmp_path), PreTrainedTokenizerFast(tokenizer_object=words))
+    with pytest.raises(ConfigError, match=r"as `eos_token_id`.* expected the id of the token"):
+        stop_tokens(GenerationConfig(eos_token_id=told), tmp_path)
