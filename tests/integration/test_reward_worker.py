@@ -124,7 +124,7 @@ async def test_a_reward_worker_encodes_prompts_and_refuses_others_with_reasons(
     assert "8 tokens; `rollout.max_prompt_tokens` allows 6" in reasons[3]
     assert "The prompt is empty" in reasons[4]
     assert "`prompt` is NoneType" in reasons[5]
-    assert "not a list of token ids" in reasons[6]
+    assert "expected a list of token ids" in reasons[6]
 
 
 async def test_responses_without_an_end_are_told_once_in_the_log(

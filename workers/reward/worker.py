@@ -254,7 +254,10 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int, is_supervised:
         _refuse_too_long("prompt", prompt, limit)
     if ids is not None:
         if not isinstance(ids, list) or not all(type(n) is int and 0 <= n < 2**31 for n in ids):
-            raise ValueError("`prompt_ids` is not a list of token ids (integers from 0).")
+            raise ValueError(
+                f"`prompt_ids` is {ids!r:.80}; expected a list of token ids (integers from 0). A "
+                "column that is something else needs another name: `data.columns: {prompt_name: prompt_ids}`."
+            )
     elif isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"] if prompt else []
     elif isinstance(prompt, list):

@@ -101,6 +101,11 @@ def test_a_response_after_the_assistant_is_a_turn_of_its_own(tokenizer):
     assert tokenizer.decode(encode_response(tokenizer, row, ids, limit=20)) == "c<eos>"
 
 
+def test_a_column_of_the_user_named_prompt_ids_is_told_how_to_be_renamed(tokenizer):
+    with pytest.raises(ValueError, match=r"`prompt_ids` is 'p-17'; expected .*data.columns: \{prompt_name"):
+        prompted(tokenizer, "a", prompt_ids="p-17")
+
+
 def test_a_response_beyond_the_limit_is_refused_with_its_length(tokenizer):
     with pytest.raises(ValueError, match=r"The response has 4 tokens; expected 1 to .*, 3"):
         encoded(tokenizer, "a", "bca", limit=3)
