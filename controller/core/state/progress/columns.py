@@ -134,7 +134,7 @@ class Columns:
             member = given.member
             assert member is not None, "only those stand here whose trajectory is known"
             given.place = place
-            member.reach(self.ends[place], self.heard_at)
+            member.catch_up(self.ends[place], self.heard_at)
             member.going = None  # it has just caught up
             yield member
             self.look_again(place, member)
@@ -154,7 +154,7 @@ class Columns:
         """Take an attempt out."""
         place, member = self.place_of(given), given.member
         assert member is not None, "only those stand here whose trajectory is known"
-        member.reach(self.ends[place], self.heard_at)
+        member.catch_up(self.ends[place], self.heard_at)
         member.going = None
         given.known, given.columns = self.ends[place], None
         for column in (self.groups, self.members, self.attempts, self.ends, self.looks, self.given):
@@ -170,4 +170,4 @@ class Columns:
         for place, given in enumerate(self.given):
             given.place = place
             if given.member is not None:
-                given.member.reach(self.ends[place], self.heard_at)
+                given.member.catch_up(self.ends[place], self.heard_at)
