@@ -73,7 +73,29 @@ LETTERS = [
     ("The answer is A, because B is wrong", "A"), ("42", None), ("Answer: Bananas", None), ("Option B", "B"),
     (r"\boxed{A} or \boxed{C}", "C"), ("A/B", None), ("a", "A"),
 ]  # fmt: skip
+LISTS = [
+    "A. B. C. D.", "A) B) C) D)", "(A)(B)(C)(D)", "A: yes. B: yes. C: yes", "A; B", "A.B.C.D", "A, maybe B",
+    "A. Or B", "**A** or **B**", "Answer: $A$ or $B$", "Answer: [A] [B]", "Answer: A, or else B",
+    "Answer: A. (B)", "Answer: A... B...", "Answer: A,\u200bB", "Answer: A. No, B.", r"\boxed{A;B}",
+    r"\boxed{\text{A}, \text{B}}", "A) 1 B) 2 C) 3 D) 4", "A. 1 B. 2 C. 3", "Answer: A) or maybe it is B)",
+]  # fmt: skip
+RULED_OUT = [
+    ("The answer is not A", None), ("The answer isn't C", None), ("It cannot be A", None), ("Not D", None),
+    ("Anything but D", None), ("Everything except B", None), ("I don't think it's B", None),
+    ("B is wrong.", None),
+    ("No, B is false", None), ("Neither A", None), ("The answer is not A but B", "B"), ("Not A. B", "B"),
+    ("B (not A)", "B"), ("It is B and not A.", "B"), ("A is incorrect, so it is B", "B"),
+    ("C, because A is wrong", "C"),
+]  # fmt: skip
+OPTIONS = [
+    ("C) A and B", "C"), ("D. Neither B nor C", "D"), ("C. Both A and B are wrong", "C"), ("B) Plan B", "B"),
+    ("D: A and B", "D"), ("A) It rains because vitamin D is low", "A"), ("C. A is wrong because of D.", "C"),
+    ("(C), since A is false", "C"), (r"$\boxed{\textbf{(B)}\ 12}$", "B"), ("C) not A", "C"),
+]  # fmt: skip
 OF_TEN = [
+    ("I, too, choose B", "B"), ("I, for one, choose J", "J"), ("I, however, cannot decide.", None),
+    ("B, I think", "B"),
+    ("I (the assistant) do not know", None), ("I, because it rains", "I"), ("I: yes", "I"),
     ("I don't know.", None), ("I cannot tell which one is right", None), ("I choose B.", "B"),
     ("So I believe the answer should be C, since I checked", "C"), ("Therefore, I guess (D)", "D"),
     ("I", "I"), ("Option I", "I"), ("I is right", "I"), ("I fits best", "I"), ("I or B", None),
@@ -107,6 +129,21 @@ def test_the_last_line_can_be_asked_for():
 
 @pytest.mark.parametrize(("response", "letter"), LETTERS)
 def test_a_letter_is_chosen_or_none(response, letter):
+    assert chosen_letter(response, "ABCD") == letter
+
+
+@pytest.mark.parametrize("response", LISTS)
+def test_a_list_of_letters_chooses_none(response):
+    assert chosen_letter(response, "ABCD") is None
+
+
+@pytest.mark.parametrize(("response", "letter"), RULED_OUT)
+def test_a_letter_that_is_ruled_out_is_not_chosen(response, letter):
+    assert chosen_letter(response, "ABCD") == letter
+
+
+@pytest.mark.parametrize(("response", "letter"), OPTIONS)
+def test_letters_in_the_text_of_an_option_are_no_list(response, letter):
     assert chosen_letter(response, "ABCD") == letter
 
 
