@@ -237,6 +237,17 @@ async def test_comparisons_of_the_tests_are_not_the_programs(box):
     assert not any(await verdicts(box, source, tests, QUICK))
 
 
+async def test_packages_in_a_folder_for_files_of_the_moment_can_be_imported(box, monkeypatch, tmp_path):
+    """A virtual environment below /tmp is not hidden by the program's own folder."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "gauge.py").write_text("VALUE = 7")
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(packages)])
+    async with Box("bubblewrap", python=box.python) as made:
+        tests = Pairs(("",), ("7",))
+        assert await verdicts(made, "import gauge\nprint(gauge.VALUE)", tests, OPTIONS) == [True]
+
+
 async def test_what_tests_expect_is_nowhere_that_a_program_can_read(box):
     source = (
         "import gc, os, sys\ndef f(x):\n  found = [repr(gc.get_objects())]\n"

@@ -40,13 +40,14 @@ def command(
         arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         arguments += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
+    size = str(limits.file_mb << 20)
+    arguments += ["--perms", "0777", "--size", size, "--tmpfs", FOLDER]  # first: it hides what is below it
     arguments += _binds(visible)
     arguments += ["--proc", "/proc", "--perms", "0755", "--dir", "/dev"]
     for device in DEVICES:
         arguments += ["--dev-bind", device, device]
     arguments += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", FOLDER, "/dev/shm"]
-    size = str(limits.file_mb << 20)
-    arguments += ["--perms", "0777", "--size", size, "--tmpfs", FOLDER, "--perms", "0755", "--dir", FILES]
+    arguments += ["--perms", "0755", "--dir", FILES]
     for name, descriptor in files:
         arguments += ["--perms", "0444", "--file", str(descriptor), f"{FILES}/{name}"]
     arguments += ["--remount-ro", "/", "--chdir", FOLDER, "--info-fd", str(info)]
@@ -71,7 +72,7 @@ def _binds(visible: Sequence[str]) -> list[str]:
             arguments += ["--symlink", os.readlink(name), name]
         elif os.path.exists(name):
             arguments += ["--ro-bind", name, name]
-    made: set[str] = {"/"}
+    made: set[str] = {"/", FOLDER}
     for name in visible:
         if any(Path(name).is_relative_to(folder) for folder in SYSTEM):
             continue
