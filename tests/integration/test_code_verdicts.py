@@ -237,6 +237,36 @@ async def test_comparisons_of_the_tests_are_not_the_programs(box):
     assert not any(await verdicts(box, source, tests, QUICK))
 
 
+NARROW = "import numpy\ndef f(x): return numpy.array([{number}], dtype={kind!r})"
+
+
+@pytest.mark.parametrize("number", ["numpy.inf", "99976"])
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+async def test_an_array_of_narrow_numbers_is_not_equal_to_what_it_cannot_hold(box, kind, number):
+    """numpy rounds a number to the type of the array that it is compared with: 1e39 becomes infinite."""
+    pytest.importorskip("numpy")
+    source, tests = (
+        NARROW.format(number=number, kind=kind),
+        asserts("assert f(1) == 1e39", "assert f(1) == 99999"),
+    )
+    assert not any(await verdicts(box, source, tests, OPTIONS))
+    calls = Calls("f", ((1,), (2,)), (1e39, 99999))
+    assert not any(await verdicts(box, source, calls, OPTIONS))
+
+
+async def test_a_program_does_not_end_the_loop_of_a_test(box):
+    tests = asserts("assert all(map(lambda pair: f(pair[0]) == pair[1], [(1, 1), (2, 4)]))")
+    assert await verdicts(box, "def f(x): raise StopIteration", tests, OPTIONS) == [False]
+    assert await verdicts(box, HONEST, tests, OPTIONS) == [True]
+
+
+@pytest.mark.parametrize("source", ["def f(x): pass", "f = 5", "class E: pass\ndef f(x): return E()"])
+async def test_a_statement_that_fails_by_what_the_program_returns_is_the_programs_fault(box, source):
+    tests = asserts("found = f(2)\nmore = found + 1\nassert more == 5")
+    assert await verdicts(box, source, tests, OPTIONS) == [False]
+    assert await verdicts(box, HONEST, tests, OPTIONS) == [True]
+
+
 async def test_packages_in_a_folder_for_files_of_the_moment_can_be_imported(box, monkeypatch, tmp_path):
     """A virtual environment below /tmp is not hidden by the program's own folder."""
     packages = tmp_path / "packages"

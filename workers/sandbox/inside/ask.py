@@ -86,7 +86,8 @@ class Tests:
             return self._peer.decode(self._peer.ask(*request))
         except Raised as error:
             kind = getattr(builtins, error.kind, None)
-            if isinstance(kind, type) and issubclass(kind, Exception):
+            is_end = kind in (StopIteration, StopAsyncIteration)  # it would end a loop of the test in silence
+            if isinstance(kind, type) and issubclass(kind, Exception) and not is_end:
                 try:
                     raised = kind(error.text)
                 except TypeError:  # UnicodeDecodeError and such want more
@@ -213,7 +214,10 @@ def names_of(statements, tests, entry, entered):
 
 
 def run_statements(texts, setup, entry, say):
-    """Each assertion, or function of assertions, is a test; a failing statement fails the tests after it."""
+    """Each assertion, or function of assertions, is a test; a failing statement fails the tests after it.
+
+    If it fails before anything of the program was used, the tests are to blame.
+    """
     statements = [(node, False) for node in ast.parse(setup).body] + split(texts)
     try:
         entered = entered_by(entry, statements)
@@ -222,17 +226,20 @@ def run_statements(texts, setup, entry, say):
     say(count=sum(is_test for _, is_test in statements))
     tests = Tests()
     space = {"__name__": "tests"}
-    broken = ""
+    broken, of_program, used = "", set(), set()
     try:
-        space |= names_of(statements, tests, entry, entered)
+        found = names_of(statements, tests, entry, entered)
+        of_program = {name for name, value in found.items() if not isinstance(value, types.ModuleType)}
+        space |= found
         sys.modules["solution"] = module = types.ModuleType("solution")
         module.__getattr__ = lambda name: tests.ask("name", name)
     except Gone:
         broken = GONE
     except Exception as error:
         broken = f"{type(error).__name__}: {error}"
+    before = tests.calls
     for node, is_test in statements:
-        before = tests.calls
+        used |= _names(node) & of_program
         try:
             if not broken:
                 exec(compile(ast.Module([node], []), "tests", "exec"), space)
@@ -241,8 +248,8 @@ def run_statements(texts, setup, entry, say):
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
             if not is_test:
-                if tests.calls == before and not isinstance(error, NameError):
-                    return say(error=why)  # the program has no part in it
+                if tests.calls == before and not used and not isinstance(error, NameError):
+                    return say(error=why)
                 broken = why
             else:
                 say(passed=False, why=why)

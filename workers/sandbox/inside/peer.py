@@ -161,9 +161,13 @@ def _is(value, module, name):
 
 
 def _array(dtype, items):
+    """An array; of float64 where numpy would round what it is compared with to a float16, or to infinity."""
     try:
         import numpy
 
-        return numpy.array(items, dtype=dtype)
+        array = numpy.array(items, dtype=dtype)
+        if array.dtype == numpy.float16 or (array.dtype.kind == "f" and not numpy.isfinite(array).all()):
+            return numpy.array(items, dtype=float)
+        return array
     except (ImportError, TypeError, ValueError):
         return items
