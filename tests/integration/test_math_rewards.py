@@ -78,7 +78,7 @@ from protocol.rewards.kinds import MathReward
 from workers.reward.kinds import math
 from workers.reward.kinds.interface import Place
 
-math.is_equal = lambda gold, answer: 3 ** (3 ** 19) > 0 if "hang" in answer else answer == gold
+math.is_equal = lambda gold, answer: 3 ** (3 ** 19) > 0 if "hang" in answer else gold in answer
 score = math.make(MathReward(cpu_s=0.1), Place(""))
 """
 

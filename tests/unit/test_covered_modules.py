@@ -24,7 +24,6 @@ unit/workers/evaluate/test_evaluator.py: workers/evaluate/played
 integration/test_forks.py: controller/host/forks workers/host/fork_server workers/models/renewal
 integration/test_fuzzed_server.py: protocol/wire/sockets
 integration/test_killed_while_starting.py: workers/children/pool
-integration/test_math_rewards.py: workers/reward/kinds/math
 integration/test_prompts_of_a_shell.py: controller/host/shell
 integration/test_reasoning_gym_rewards.py: workers/reward/kinds/reasoning_gym
 integration/test_reconnections.py: protocol/wire/dead_links

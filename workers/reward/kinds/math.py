@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from math_verify import parse, verify
+from sympy import Basic
 
 from protocol.rewards.kinds import MathReward
 from workers.reward.kinds.answers import find_answer
@@ -19,6 +20,12 @@ from workers.reward.kinds.cpu_limit import within
 from workers.reward.kinds.interface import Place, Unscorable, gold_answer
 
 MARKED = re.compile(r"\$|\\[(\[]|\\boxed")
+NEGATED = re.compile(
+    r"(?:\bnot|n't|\brather than|\binstead of)\s{1,4}(?:equal to\s{1,4})?"
+    r"(?:\$|\\\()?-?\d[\d.,/]*(?<![.,/])(?:\$|\\\))?",
+    re.IGNORECASE,
+)
+"""A number that the response rules out, as in `7, not 5`: math-verify reads the last number of a text."""
 GOLDS = 4096  # prompts whose gold answer is cached: the responses to a prompt come close together
 
 
@@ -39,13 +46,29 @@ def make(options: MathReward, place: Place) -> Callable[..., float]:
 def is_right(gold: str, answer: str, is_boxed: bool) -> bool:
     """Whether an answer that `find_answer` found is right. Raises: Unscorable.
 
-    A line is read as text with numbers or LaTeX in it; if it has no LaTeX marks, as `(1, 2)`, also as LaTeX.
+    A line is read as text with numbers or LaTeX in it; if it has no LaTeX marks, as `(1, 2)`, also as LaTeX,
+    and only so if that is a number, a pair or a set: else `5(2)` would be two guesses, 5 and 7.
     """
     if is_boxed:
         return is_equal(gold, _boxed(answer))
-    return is_equal(gold, answer) or (
-        not MARKED.search(answer) and is_equal(gold, _boxed(answer.rstrip(".")))
-    )
+    said = NEGATED.sub(" ", answer)
+    if MARKED.search(said):
+        return is_equal(gold, said)
+    as_latex = _boxed(said.rstrip("."))
+    return is_equal(gold, as_latex) or (not _is_value(as_latex) and is_equal(gold, said))
+
+
+def _is_value(answer: str) -> bool:
+    """Whether LaTeX is a value without variables; words are read as products of variables.
+
+    `- 4` is none: it may be the number, or an item of a list. Nor is `22/7 ≈ 3.14`, read up to there alone.
+    """
+    try:
+        found = parse(answer, parsing_timeout=0)
+    except (RecursionError, MemoryError, OverflowError):
+        return False
+    is_open = answer.startswith("\\boxed{- ") or "≈" in answer or "approx" in answer
+    return bool(found) and isinstance(found[0], Basic) and not found[0].free_symbols and not is_open
 
 
 def is_equal(gold: str, answer: str) -> bool:
