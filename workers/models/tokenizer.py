@@ -1,11 +1,11 @@
-"""Loads a model's tokenizer, finds the tokens that end responses, and what its chat template leaves out.
+"""Loads a model's tokenizer; tells its end tokens, which tokens no text may spell, and what its template drops.
 
 Invariants: torch is not needed; a template that refuses a made-up conversation is taken to write it, as it
 refuses real ones.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -75,6 +75,26 @@ def _told_ends(directory: Path) -> object:
     except Exception:  # raised by a library; loading the model reports the error
         return None
     return GenerationConfig.from_model_config(config).eos_token_id
+
+
+def special_tokens(tokenizer: Any) -> list[str]:
+    """The texts of special tokens, which no message may spell, longest first."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    found = {token.content for token in added if token.special} | {*tokenizer.all_special_tokens}
+    return sorted(found, key=lambda token: (-len(token), token))
+
+
+def plain_tokens(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text, none of them special."""
+    tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    return [token for token in tokens if token not in ids]
+
+
+def unused_mark(texts: Iterable[str]) -> str:
+    """A private character that none of these texts has."""
+    used = {character for text in texts for character in text}
+    return next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used)
 
 
 # -- what a chat template leaves out: one that knows no tools may drop their answers unsaid ------------------

@@ -23,11 +23,10 @@ from workers.agent.rendering.spelling import (
     Tools,
     end_tokens,
     hide,
-    plain_tokens,
-    special_tokens,
     text_of,
 )
 from workers.agent.rendering.tool_calls import Parsed, ToolCall
+from workers.models.tokenizer import plain_tokens, special_tokens
 
 WITHIN_A_TURN = re.compile("think|tool|arg")
 """Tokens that separate thoughts and calls within an answer, but not turns."""

@@ -21,12 +21,10 @@ from workers.agent.rendering.spelling import (
     encoded,
     end_tokens,
     hide,
-    plain_tokens,
-    special_tokens,
     text_of,
 )
 from workers.agent.rendering.tool_calls import READERS, CallReader, Parsed, parse
-from workers.models.tokenizer import is_written, with_all_written
+from workers.models.tokenizer import is_written, plain_tokens, special_tokens, with_all_written
 
 STAND_IN = "stand-in"
 CALL_ID_CHARS = 9  # as the strictest templates require

@@ -5,10 +5,11 @@ are.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workers.agent.messages import replaced, texts_of, whole_text
+from workers.models.tokenizer import plain_tokens, unused_mark
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
@@ -29,7 +30,7 @@ def hide(special: Sequence[str], messages: Messages, tools: Tools) -> Hidden:
     spelt = [token for token in special if any(token in text for text in texts)]
     if not spelt:
         return Hidden(messages, tools, {})
-    mark = _unused_mark(texts)
+    mark = unused_mark(texts)
     hidden = {token: f"{mark}{place}{mark}" for place, token in enumerate(spelt)}
     safe = replaced(messages, hidden), replaced(tools, hidden) if tools else tools
     return Hidden(*safe, {stand_in: token for token, stand_in in hidden.items()})
@@ -52,13 +53,6 @@ def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:
     return tokens
 
 
-def special_tokens(tokenizer: Any) -> list[str]:
-    """The texts of special tokens, which no message may spell, longest first."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    found = {token.content for token in added if token.special} | {*tokenizer.all_special_tokens}
-    return sorted(found, key=lambda token: (-len(token), token))
-
-
 def end_tokens(tokenizer: Any, stops: Collection[int] = ()) -> frozenset[int]:
     """The tokens that end a turn: the tokenizer's, and `stops`, at which the engines stop.
 
@@ -72,15 +66,3 @@ def text_of(tokenizer: Any, tokens: Sequence[int], ends: frozenset[int]) -> str:
     """The text of a turn, without the token that ended it."""
     kept = list(tokens[:-1]) if tokens and tokens[-1] in ends else list(tokens)
     return tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def plain_tokens(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text, none of them special."""
-    tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-    return [token for token in tokens if token not in ids]
-
-
-def _unused_mark(texts: Iterable[str]) -> str:
-    used = {character for text in texts for character in text}
-    return next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used)

@@ -1,8 +1,10 @@
 """The reward `model`: the output of a sequence-classification model with one output.
 
-Invariant: all of its weights were read from disk.
+Invariants: all of its weights were read from disk; text of a response never becomes a special token, such as
+the end of its turn.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from protocol.errors import ConfigError
 from protocol.model_files import TOKENIZERS
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
+from workers.models.tokenizer import plain_tokens, special_tokens, unused_mark
 from workers.reward.begun_answers import with_answer
 from workers.reward.kinds.interface import Place, Unscorable
 
@@ -103,14 +106,43 @@ def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> li
     The last `limit` tokens. A template writes all special tokens itself; other text gets those of the
     tokenizer.
     """
+    completion, hidden = _hide(tokenizer, completion, beside=str(prompt))
     text, is_written_whole = f"{prompt}{completion}", False
     if isinstance(prompt, list):
         if is_written_whole := bool(tokenizer.chat_template):
             text = tokenizer.apply_chat_template(with_answer(prompt, completion), tokenize=False)
         else:
             text = "\n".join(str(message.get("content", "")) for message in prompt) + f"\n{completion}"
-    found = tokenizer(text, add_special_tokens=not is_written_whole, truncation=True, max_length=limit)
-    return found["input_ids"]
+    if not hidden:
+        found = tokenizer(text, add_special_tokens=not is_written_whole, truncation=True, max_length=limit)
+        return found["input_ids"]
+    tokens: list[int] = []
+    for part in re.split("(" + "|".join(hidden) + ")", text):
+        if part in hidden:
+            tokens += plain_tokens(tokenizer, hidden[part])
+        elif part:
+            tokens += tokenizer(part, add_special_tokens=False)["input_ids"]
+    before, after = ([], []) if is_written_whole else _around(tokenizer)
+    room = max(1, limit - len(before) - len(after))
+    return [*before, *tokens[-room:], *after]
+
+
+def _hide(tokenizer: Any, completion: str, *, beside: str) -> tuple[str, dict[str, str]]:
+    """The response with stand-ins for texts that spell special tokens, and the text of each stand-in."""
+    spelt = [token for token in special_tokens(tokenizer) if token in completion]
+    hidden: dict[str, str] = {}
+    mark = unused_mark((completion, beside)) if spelt else ""
+    for place, token in enumerate(spelt):
+        hidden[f"{mark}{place}{mark}"] = token
+        completion = completion.replace(token, f"{mark}{place}{mark}")
+    return completion, hidden
+
+
+def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that the tokenizer puts before and behind a text."""
+    bare, whole = (tokenizer("a", add_special_tokens=is_added)["input_ids"] for is_added in (False, True))
+    begin = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
+    return whole[:begin], whole[begin + len(bare) :]
 
 
 def free_id(texts: Sequence[Sequence[int]]) -> int:

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support.chat_tokenizer import make_tokenizer
-from workers.agent.rendering.spelling import encoded, end_tokens, hide, plain_tokens, special_tokens, text_of
+from workers.agent.rendering.spelling import encoded, end_tokens, hide, text_of
+from workers.models.tokenizer import plain_tokens, special_tokens
 
 
 @pytest.fixture(scope="module")
