@@ -5,6 +5,7 @@ Invariant: a text of the policy raises nothing but ToolRefused, whose message is
 
 import inspect
 import json
+import math
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -68,7 +69,7 @@ def tool_of(method: Callable[..., Any], name: str) -> Tool:
 def arguments_of(tool: Tool, text: str) -> dict[str, Any]:
     """The checked arguments of a call. Raises: ToolRefused."""
     try:
-        arguments = json.loads(text) if text.strip() else {}
+        arguments = json.loads(text, parse_constant=_refuse) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         raise ToolRefused(f"The arguments of {tool.name} are no JSON: {error}.") from None
     if not isinstance(arguments, Mapping):
@@ -83,6 +84,11 @@ def arguments_of(tool: Tool, text: str) -> dict[str, Any]:
             wanted = json.dumps(_schema(tool.types[name], name))
             raise ToolRefused(f"The argument {name!r} of {tool.name} is {value!r:.80}; expected {wanted}.")
     return dict(arguments)
+
+
+def _refuse(name: str) -> None:
+    """Raises: ValueError, for `NaN` and `Infinity`, which Python reads and JSON does not have."""
+    raise ValueError(f"it has no {name}")
 
 
 def _schema(kind: Any, where: str) -> dict[str, Any]:
@@ -124,7 +130,8 @@ def _schema_of_literals(values: tuple[Any, ...], where: str) -> dict[str, Any]:
 def _fits(value: Any, kind: Any) -> bool:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        is_finite = isinstance(value, float) and math.isfinite(value)  # 1e999 is read as infinity
+        return is_finite or (isinstance(value, int) and not isinstance(value, bool))
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind in PLAIN:

@@ -15,6 +15,9 @@ class Typed:
     def pair(self, p: tuple[str, int], all: tuple[int, ...] = ()) -> str:
         """Pairs."""
 
+    def scale(self, by: float, options: dict | None = None) -> str:
+        """Scales."""
+
     def odd(self, x: Literal[b"a"]) -> str:
         """Odd."""
 
@@ -48,3 +51,14 @@ def test_a_schema_says_what_is_taken():
 def test_what_a_schema_does_not_say_is_refused(name, arguments):
     with pytest.raises(ToolRefused, match=r"expected \{"):
         arguments_of(tool_of(getattr(Typed, name), name), arguments)
+
+
+def test_a_number_that_json_does_not_have_is_refused():
+    tool = tool_of(Typed.scale, "scale")
+    for arguments in ('{"by": NaN}', '{"by": -Infinity}', '{"by": 1, "options": {"deep": [NaN]}}'):
+        with pytest.raises(ToolRefused, match=r"^The arguments of scale are no JSON: it has no "):
+            arguments_of(tool, arguments)
+    with pytest.raises(ToolRefused, match="'by' of scale is inf; expected"):
+        arguments_of(tool, '{"by": 1e999}')
+    assert arguments_of(tool, '{"by": -1.5, "options": {"n": 2}}') == {"by": -1.5, "options": {"n": 2}}
+    assert arguments_of(tool, '{"by": 3}') == {"by": 3}
