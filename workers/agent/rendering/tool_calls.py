@@ -79,8 +79,12 @@ def _read_block(block: str) -> tuple[ToolCall, bool]:
         written = _span(block, begin.end()) if begin else ""
         if isinstance(arguments, str):
             written = arguments  # JSON within a string, as some models have it
+        elif (
+            written and json.loads(written) != arguments
+        ):  # a key of that name within another value, or twice
+            written = json.dumps(arguments)
         return ToolCall(whole["name"], written or "{}"), True
-    return ToolCall(name[1] if name else "", block[begin.end() :] if begin else block), False
+    return ToolCall(name[1] if name else "", (begin and block[begin.end() :]) or block), False
 
 
 def _span(text: str, begin: int) -> str:
