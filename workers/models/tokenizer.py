@@ -1,4 +1,4 @@
-"""Loads a model's tokenizer; tells its end tokens, which tokens no text may spell, and what its template drops.
+"""Loads a model's tokenizer; tells its end tokens, what no text may spell, and what its template drops.
 
 Invariants: torch is not needed; a template that refuses a made-up conversation is taken to write it, as it
 refuses real ones.
