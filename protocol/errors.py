@@ -50,6 +50,10 @@ class WeightsError(StaleFlowError):
     """A policy version cannot be read: retired, truncated, or its checksum differs from the published one."""
 
 
+class SourcesUnreachable(WeightsError):
+    """No source of a policy version could be reached, or none answered: maybe the network is to blame."""
+
+
 def first_cause(error: BaseException) -> BaseException:
     """The error that was raised first in a group, of any depth; the error itself if it is no group."""
     while isinstance(error, BaseExceptionGroup):

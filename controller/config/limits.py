@@ -24,7 +24,8 @@ class LimitSettings(Section):
     at another instance; an instance that gives no token at all twice in a row is closed, and a prompt is set
     aside if this happens to one of its responses three times."""
     pull_s: float = Field(default=1800.0, gt=0)
-    """Seconds to load a policy version. Raise it where whole models travel over slow links."""
+    """Seconds to load a policy version, and for which an instance may reach no source of one. Raise it where
+    whole models travel over slow links."""
     step_s: float = Field(default=7200.0, gt=0)
     """Seconds for a train step, for groups that are trained ahead of it, for the publication of a version,
     and for a checkpoint."""

@@ -16,7 +16,7 @@ from protocol.messages.pieces import ROLES, ControllerMessage, Message, Role, Wo
 
 __all__ = ["FROM_WORKER", "KINDS", "MAY_HEAR", "MAY_SAY", "PROTOCOL_VERSION", "TO_WORKER", "by_tag"]
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 Kind = TypeVar("Kind", bound=type)
 
 

@@ -208,6 +208,7 @@ class PullFailed(WorkerMessage):
     said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
     policy_version: Version
     reason: Text
+    is_unreachable: bool = False  # no source could be reached, or none answered
 
 
 @record

@@ -11,8 +11,9 @@ import pytest
 import zmq
 from local_workers import below, command_line
 
-from protocol.errors import WeightsError
+from protocol.errors import SourcesUnreachable, WeightsError
 from protocol.wire.security import channel_key
+from tests.support.ports import free_port
 from workers.weights.address import Announced
 from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, Word, decode
 from workers.weights.exchange_process import WeightsExchangeProcess
@@ -237,6 +238,20 @@ async def test_a_version_that_was_published_with_another_digest_is_refused(hosts
     trainer, reader = hosts.add("trainer"), hosts.add("reader")
     with pytest.raises(WeightsError, match=r"f{32} was published"):
         await reader.fetch(1, "f" * 32, [await trainer.start()])
+
+
+async def test_that_no_source_is_reached_is_told_from_a_wrong_version(hosts):
+    published = hosts.publish(1)
+    trainer, reader = hosts.add("trainer"), hosts.add("reader")
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    with pytest.raises(SourcesUnreachable, match="could not be pulled from any source, the last because: "):
+        await reader.fetch(1, published.digest, [nobody, nobody])
+    with pytest.raises(WeightsError, match=r"f{32} was published") as wrong:
+        await reader.fetch(1, "f" * 32, [await trainer.start()])
+    assert not isinstance(wrong.value, SourcesUnreachable)
+    assert is_same(
+        published, (await reader.fetch(1, published.digest, [nobody, await trainer.start()])).location
+    )
 
 
 async def test_a_version_that_is_retired_while_it_is_pulled_is_gone_in_words(hosts, source):

@@ -21,7 +21,7 @@ from typing import Any, assert_never, cast
 
 import numpy as np
 
-from protocol.errors import RunError, WeightsError
+from protocol.errors import RunError, SourcesUnreachable, WeightsError
 from protocol.kept_sets import KeptSet
 from protocol.messages import (
     ITEM_BYTES,
@@ -350,7 +350,9 @@ class RolloutWorker:
             self._engine.load_weights(pull.policy_version, tensors)
             self._has_pulled, self._is_released = True, False
         except (WeightsError, ValueError) as error:
-            self._link.send(PullFailed(pull.policy_version, begin_and_end(str(error))))
+            logger.warning("%s", error)
+            is_unreachable = isinstance(error, SourcesUnreachable)
+            self._link.send(PullFailed(pull.policy_version, begin_and_end(str(error)), is_unreachable))
             return
         finally:
             fetching.cancel()

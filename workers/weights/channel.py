@@ -21,6 +21,7 @@ from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 WORD = struct.Struct("<cQQQ")  # kind, policy version, chunk, base
 HEADER, CHUNK, DELTA, GONE = b"H", b"C", b"D", b"G"
 MAX_TEXT = 1000
+WRONG_KEY = "handshake failed auth"  # of `SourceConnection.lost`: no network is to blame
 AT_ONCE = 8  # messages handled in a row before other sockets have their turn
 MAX_REQUEST_BYTES = 1024  # of a message, and of ZeroMQ's own in a handshake
 

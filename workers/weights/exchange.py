@@ -206,7 +206,8 @@ class WeightsExchange:
         if fetch.published is not None:
             self._say(pulled=fetch.policy_version, location=fetch.published.location, **counts)
         else:
-            self._say(failed=fetch.policy_version, reason=fetch.failure, **counts)
+            unreachable = fetch.is_unreachable
+            self._say(failed=fetch.policy_version, reason=fetch.failure, unreachable=unreachable, **counts)
         self._start_next()
 
     def _forget_source(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from protocol.errors import RunError, WeightsError
+from protocol.errors import RunError, SourcesUnreachable, WeightsError
 from protocol.importing import python_path
 from protocol.messages import Serving
 from protocol.segments import SHARED_MEMORY, has_room
@@ -106,7 +106,10 @@ class WeightsExchangeProcess:
         return await asyncio.shield(self._endpoint)
 
     async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
-        """Pull a version to this host. Raises: WeightsError if no source has it; as `start`."""
+        """Pull a version to this host.
+
+        Raises: WeightsError if no source has it, SourcesUnreachable if none is reached; as `start`.
+        """
         await self._until_it_lives()
         if policy_version in self._bases:  # retired here, and wanted again: its publisher decides
             self._bases.remove(policy_version)
@@ -237,8 +240,9 @@ class WeightsExchangeProcess:
                 self._has_served = True
             case {"pulled": version, "location": location, "refused": refused, "received_bytes": received}:
                 self._answer(self._pulls, version, Fetched(location, refused, received))
-            case {"failed": version, "reason": reason}:
-                self._answer(self._pulls, version, WeightsError(reason))
+            case {"failed": version, "reason": reason, "unreachable": is_unreachable}:
+                kind = SourcesUnreachable if is_unreachable else WeightsError
+                self._answer(self._pulls, version, kind(reason))
             case {"retired": version, "served_bytes": served}:
                 self.served_bytes = served
                 self._answer(self._retired, version, None)

@@ -26,6 +26,7 @@ from workers.weights.channel import (
     GONE,
     HEADER,
     MAX_TEXT,
+    WRONG_KEY,
     SourceConnection,
     Word,
     decode,
@@ -70,6 +71,8 @@ class Fetch:
         """Why the pull has failed, in a sentence; None if it has not."""
         self.why = ""
         """The reason of the last source alone."""
+        self.is_unreachable = False
+        """Whether the pull has failed because the last source could not be reached, or fell silent."""
         self.published: PublishedFile | None = None
         """The version, if the pull has succeeded."""
         self.header: bytes | None = None
@@ -135,7 +138,7 @@ class Fetch:
             self._left = deque(self._sources[at + 1 :] + (ROUNDS - 1) * self._sources)
         if self._is_reused:  # it was lost between pulls: the source may be there all the same
             self._left.appendleft(self._source)
-        self._next(f"{self._source}: {how}")
+        self._next(f"{self._source}: {how}", is_lost=how != WRONG_KEY)
 
     def hurry(self) -> None:
         """Go on with another source if this one is silent for too long, or too slow."""
@@ -143,7 +146,7 @@ class Fetch:
         if self.is_over:
             return
         if now >= self._heard_s + PATIENCE_S:
-            self._next(f"{self._source} was silent for {PATIENCE_S:g} s")
+            self._next(f"{self._source} was silent for {PATIENCE_S:g} s", is_lost=True)
         elif now >= self._paced_s + PACE_S:
             self._look_at_pace(now)
 
@@ -262,21 +265,22 @@ class Fetch:
             return Word(CHUNK, self.policy_version, index)
         return Word(DELTA, self.policy_version, index, self._base.policy_version)
 
-    def _next(self, why: str) -> None:
-        """Go on with the next source, keeping the chunks that are here."""
+    def _next(self, why: str, *, is_lost: bool = False) -> None:
+        """Go on with the next source, keeping the chunks that are here. `is_lost`: the network took this."""
         self._disconnect()
         self._todo = dict.fromkeys(sorted((*self._asked, *self._todo)))
         self._asked = {}
         self._has_brought = False
         while self.connection is None:
             if not self._left:
+                self.is_unreachable = is_lost and not self.refused
                 self._fail(why)
                 return
             self._source = self._left.popleft()
             try:
                 self.connection = self._connect(self._source)
             except WeightsError as error:
-                why = str(error)
+                why, is_lost = str(error), False
         self._heard_s = self._paced_s = time.monotonic()
         self._came = 0
         if self.header is None:

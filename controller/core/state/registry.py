@@ -65,7 +65,8 @@ class Instance(Worker):
     kv_tokens: int = 0
     policy_version: int = -1  # version that it samples from; -1 before its first pull
     pulling: int | None = None  # version that it is loading
-    pull_failures: int = 0  # in a row
+    pull_failures: int = 0  # in a row, but for those that reached no source
+    unreachable_since: float | None = None  # since when its pulls reach no source
     pull_s: float = 0.0  # duration of the last pull
     id: int = 0  # its number for strategies, in the order of attaching
     resident_tokens: int = 0
@@ -160,9 +161,7 @@ class Registry:
     def attach(self, peer: PeerId, message: Attach, now: float) -> Worker:
         """Enter a new peer."""
         kinds = {"rollout": Instance, "reward": TextWorker, "trainer": Worker, "agent": AgentWorker}
-        worker = kinds[message.role](
-            peer=peer, name=message.name, role=message.role, last_heard=now, host=message.host
-        )
+        worker = kinds[message.role](peer, message.name, message.role, last_heard=now, host=message.host)
         worker.told = ToldAgent(now) if message.role == "agent" else told_as(message.role, now)
         self.workers[peer] = worker
         self.attached_ever += 1

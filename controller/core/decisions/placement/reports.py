@@ -204,7 +204,7 @@ class InstanceReports:
         if instance.pulling != message.policy_version:
             return
         self.state.registry.has_pulled(instance, keeps_kv=self.state.config.staleness.keep_kv)
-        instance.pull_failures, instance.pull_s = 0, message.pull_s
+        instance.pull_failures, instance.pull_s, instance.unreachable_since = 0, message.pull_s, None
         self.state.versions.pulled(message.policy_version)
         self.state.accounts.spend("pull", message.pull_s)
         if message.refused:
@@ -221,18 +221,20 @@ class InstanceReports:
 
         The retry comes at once or, if the trainer that published the version died (`is_awaited`), when it is
         published again. The last try comes a lease later, by when the death of a trainer would be known.
+        Where no source is reached, though the version before was, a network may be to blame: such a pull is
+        tried once a lease, for as long as one pull may take.
         """
         if instance.pulling != message.policy_version:
             return None
-        instance.pulling = None
+        instance.pulling, tries_left = None, MAX_PULL_FAILURES
         recall.take_back_promised(self.state, instance)
         if is_awaited:
             self.state.versions.lose(message.policy_version)
         else:
-            instance.pull_failures += 1
+            tries_left = self._tries_left(instance, message)
             failure = Failure(self.state.awake_s, instance.name, message.reason)
             self.state.failures.pulls.add(failure, fleet=self.state.registry.ready_instances)
-            if instance.pull_failures == MAX_PULL_FAILURES - 1:
+            if tries_left == 1:
                 until = self.state.now + self.state.config.controller.lease_s
                 self.state.versions.rests.add(instance.peer, message.policy_version, until)
         self.state.registry.changed[instance.peer] = None
@@ -240,9 +242,21 @@ class InstanceReports:
         self.state.warn_once(
             "pull", f"{instance.name} could not pull version {message.policy_version}: {message.reason}"
         )
-        if instance.pull_failures >= MAX_PULL_FAILURES - 1 and self._is_of_evaluation_alone(message):
+        is_spent = tries_left <= (0 if instance.unreachable_since is not None else 1)
+        if is_spent and self._is_of_evaluation_alone(message):
             self._give_up_evaluation(f"could not be pulled: {message.reason}")
-        return self._at_fault(instance, message) if instance.pull_failures >= MAX_PULL_FAILURES else None
+        return self._at_fault(instance, message) if tries_left <= 0 else None
+
+    def _tries_left(self, instance: Instance, message: PullFailed) -> int:
+        """Count a failed pull; returns how often the instance may still try."""
+        if not message.is_unreachable or not message.policy_version:  # the first one: an address is wrong
+            instance.pull_failures += 1
+            return MAX_PULL_FAILURES - instance.pull_failures
+        if instance.unreachable_since is None:
+            instance.unreachable_since = self.state.awake_s
+            return MAX_PULL_FAILURES - 1
+        out_s = self.state.awake_s - instance.unreachable_since
+        return 1 if out_s < self.state.config.limits.pull_s else 0
 
     def _at_fault(self, instance: Instance, message: PullFailed) -> PeerFaulted:
         """The peer to blame for failing pulls: the instance, or the trainer if no instance could pull."""
@@ -250,8 +264,10 @@ class InstanceReports:
         others = [one for one in self.state.registry.instances() if one.ready and one is not instance]
         is_nobodys = bool(others) and all(other.pull_failures for other in others)
         if trainer is None or not is_nobodys or self.state.versions.was_pulled(version):
-            reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
-            return PeerFaulted(instance.peer, reason)
+            times = f"{MAX_PULL_FAILURES} pulls in a row failed"
+            if instance.pull_failures < MAX_PULL_FAILURES:
+                times = f"No source was reached for {self.state.config.limits.pull_s:g} s (limits.pull_s)"
+            return PeerFaulted(instance.peer, f"{times}, the last because: {message.reason}")
         for one in (instance, *others):
             one.pull_failures = 0
         reason = f"No instance could pull version {version}, which it has published: {message.reason}"

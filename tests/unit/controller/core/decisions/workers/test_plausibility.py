@@ -141,15 +141,17 @@ def test_the_controllers_own_figures_stand_whatever_a_loss_calls_its_metrics():
     assert not [c.text for c in run.commands if isinstance(c, Warn)]
 
 
-def fail_pulls(run: Run, peer: str, times: int) -> list[str]:
+def fail_pulls(
+    run: Run, peer: str, times: int, *, version: int = 0, is_unreachable: bool = False
+) -> list[str]:
     """Pulls that fail; returns who was forgotten because of it."""
     gone = []
     for _ in range(times):
-        while run.core.state.versions.rests.has(peer, 0):
+        while run.core.state.versions.rests.has(peer, version):
             run.now += 2.0
             for worker in list(run.core.state.registry.workers):
                 run.say(worker, messages.Beat())
-        run.say(peer, messages.PullFailed(0, "its checksum is wrong"))
+        run.say(peer, messages.PullFailed(version, "its checksum is wrong", is_unreachable))
         gone += [c.peer for c in run.commands if isinstance(c, Forget)]
     return gone
 
@@ -167,6 +169,14 @@ def test_a_version_that_nobody_can_pull_is_the_fault_of_who_has_published_it():
     assert fail_pulls(run, "rollout-0", 1) == ["trainer"]
     text = next(c.text for c in run.commands if isinstance(c, Warn) and "was closed" in c.text)
     assert "trainer was closed: No instance could pull version 0, which it has published" in text
+
+
+def test_where_a_network_is_down_nobody_is_closed():
+    run = Run(instances=2, version=1)
+    for peer in ("rollout-0", "rollout-0", "rollout-1", "rollout-1"):
+        assert fail_pulls(run, peer, 1, version=1, is_unreachable=True) == []
+    for _ in range(5):
+        assert fail_pulls(run, "rollout-0", 1, version=1, is_unreachable=True) == []
 
 
 def test_of_one_instance_it_cannot_be_told_and_the_instance_is_closed():
