@@ -45,10 +45,11 @@ def has_half_characters(text: str) -> bool:
 
 
 def begin_and_end(text: str, most: int = MOST_REASON_CHARS) -> str:
-    """The text; if it has more than `most` characters, only its two ends, with a line between them.
+    """The text made plain; if it has more than `most` characters, only its two ends, a line between them.
 
     The beginning says what has failed, the end of a traceback says where.
     """
+    text = plain(text)
     return text if len(text) <= most else f"{text[: most // 2]}\n...\n{text[-(most // 2) :]}"
 
 

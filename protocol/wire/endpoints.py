@@ -74,9 +74,12 @@ async def unknown_host(endpoint: str) -> str:
 def find_endpoint(address: str) -> tuple[str, Path | None]:
     """The endpoint itself, or the one that a run directory names; then also the key file in it, if any.
 
-    Raises: NoAnswer.
+    Raises: NoAnswer; ConfigError if the endpoint has a port that does not exist.
     """
     if "://" in address:
+        port = address.rpartition(":")[2]
+        if port.isdecimal() and not 0 < int(port) < 65_536:  # libzmq would look for it for ever
+            raise ConfigError(f"{address!r} has the port {port}; expected one from 1 to 65535.")
         return address, None
     file, key = Path(address) / "address", Path(address) / "local.key"
     try:

@@ -46,6 +46,34 @@ async def test_one_whom_nobody_answers_at_an_endpoint_says_by_its_exit_code_that
     assert capsys.readouterr().err.startswith(f"The controller at {address} refused this worker")
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (os.fsdecode(b"caf\xe9"), r"'caf\\udce9'"),
+        ("a\x1b[31m", r"'a\\x1b[31m'"),
+        (201 * "n", f"'{201 * 'n'}'"),
+    ],
+)
+async def test_a_name_that_cannot_be_sent_is_refused_before_anybody_is_asked(capsys, name, shown):
+    options = argparse.Namespace(
+        address="tcp://127.0.0.1:9", role="rollout", name=name, overrides=[], key=None, parent=None
+    )
+    assert await serve(options) == 2
+    assert capsys.readouterr().err == (
+        f"--name is {shown}; expected one line of at most 200 characters, in UTF-8 and without control "
+        "characters.\n"
+    )
+
+
+async def test_a_port_that_does_not_exist_is_refused_at_once(capsys):
+    options = argparse.Namespace(
+        address="tcp://127.0.0.1:99999", role="rollout", name=None, overrides=[], key=None, parent=None
+    )
+    assert await serve(options) == 2
+    said = capsys.readouterr().err
+    assert said == "'tcp://127.0.0.1:99999' has the port 99999; expected one from 1 to 65535.\n"
+
+
 def test_so_is_draining_a_worker_of_it(tmp_path, capsys):
     assert main(["drain", str(over(tmp_path, "interrupted by the operator")), "rollout-0"]) == 2
     assert "is over: interrupted by the operator. Nobody" in capsys.readouterr().err

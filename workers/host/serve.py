@@ -26,7 +26,7 @@ from protocol.errors import ConfigError, NoAnswer, PluginError, RunError, StaleF
 from protocol.files import OTHERS
 from protocol.importing import cannot_import, hide_torch
 from protocol.messages import Attach, Detach, Role, WorkerFailed
-from protocol.plain_text import begin_and_end
+from protocol.plain_text import begin_and_end, begin_of, is_plain_line, plain_line
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
 from protocol.stacks import dump_on_signal
@@ -45,6 +45,7 @@ logger = logging.getLogger("workers")
 FLUSH_S = 5.0  # for the last messages to be acknowledged
 ATTEMPT_S = 5.0  # per attempt, before the address is looked up again
 HANDOVER_S = 10.0  # in which a local rollout worker writes its unfinished work
+MOST_NAME_CHARS = 200  # that a controller takes
 RETRY_S = 1.0  # between two attempts to find a controller again
 
 
@@ -104,13 +105,24 @@ def _default_name() -> str:
     return f"torchrun-{job}" if job else f"{socket.gethostname()}-{os.getpid()}"
 
 
+def _in_order(source: str, name: str) -> str:
+    """The name, if it can be sent. Raises: ConfigError."""
+    if len(name) > MOST_NAME_CHARS or not is_plain_line(name):
+        raise ConfigError(
+            f"{source} is {begin_of(plain_line(name))!r}; expected one line of at most {MOST_NAME_CHARS} "
+            "characters, in UTF-8 and without control characters."
+        )
+    return name
+
+
 async def serve(options: argparse.Namespace) -> int:
     """Attach, work and leave; returns the exit code."""
     stop = Stop()
     try:
         adapt = Overrides(options.role, options.overrides)
         name = options.name or (load_worker_key(options.key).name if options.key else None)
-        attach = Attach(options.role, name or _default_name(), os.getpid(), this_host())
+        name = _in_order("--name", name or _default_name())
+        attach = Attach(options.role, name, os.getpid(), _in_order("STALEFLOW_HOST", this_host()))
         host = _Host(options, attach, stop, adapt)
         link = await Link.attach(options.address, attach, key=options.key)
         _say_attached(options, link.name or attach.name)

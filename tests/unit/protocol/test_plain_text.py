@@ -15,7 +15,7 @@ from protocol.plain_text import (
     plain,
     plain_line,
 )
-from protocol.wire.codec import from_fields, to_fields
+from protocol.wire.codec import from_fields, pack, to_fields, unpack
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
 SHOWN = r"\x1b]0;pwned\x07\x1b[2J"
@@ -102,3 +102,10 @@ def test_a_long_text_is_cut_and_says_so():
     assert told.startswith("It raised.")
     assert told.endswith("line 3")
     assert len(told) == MOST_REASON_CHARS + len("\n...\n") <= MAX_TEXT_CHARS
+
+
+def test_a_reason_with_a_file_name_that_is_no_utf8_travels():
+    reason = begin_and_end("No such file: caf\udce9")
+    assert from_fields(Detach.tag, unpack(pack(to_fields(Detach(reason))))) == Detach(
+        r"No such file: caf\udce9"
+    )
