@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from protocol.errors import StaleFlowError
@@ -28,6 +29,7 @@ AT_IMPORT = ("CUDA", "HF_", "LD_", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
 EACH_ITS_OWN = ("PYTHONPATH",)
 THROUGH = b"0"
 LAST_WORDS_BYTES = 2000
+END_CHARACTERS = 300
 MAX_ANSWER_BYTES = 4096
 
 
@@ -164,7 +166,16 @@ class Forks:
 
     def _lost(self) -> ForkServerLost:
         words = self._server.last_words()
-        return ForkServerLost(f"The process that forks workers has ended. Its last words: {words or 'none.'}")
+        told = f"The process that forks workers has ended. Its last words: {_end_of(words) or 'none.'}"
+        return ForkServerLost(f"{told}\n{words}" if "\n" in words else told)
+
+
+def _end_of(words: str) -> str:
+    """The last exception in these words, or their last line, in one line: consoles show no more of them."""
+    lines = words.splitlines()
+    pairs = list(enumerate(pairwise(lines), 1))
+    begin = next((at for at, (one, two) in reversed(pairs) if one[:1] == " " != two[:1]), len(lines) - 1)
+    return " ".join(" ".join(lines[begin:]).split())[:END_CHARACTERS]
 
 
 class _Server:

@@ -328,7 +328,8 @@ class Supervisor:
                     [*command[1:], *tie], environment, output=output.fileno(), error=error.fileno()
                 )
             except ForkServerLost as lost:
-                self._on_warning(f"Workers of this run are executed, not forked, from now on. {lost}")
+                if self._forks is not None:  # else another worker has told of it
+                    self._on_warning(f"Workers of this run are executed, not forked, from now on. {lost}")
                 self.close()
         tie = [parent.format(os.getpid())] if parent else []
         return await asyncio.create_subprocess_exec(

@@ -118,6 +118,22 @@ async def test_the_model_is_made_by_a_fork(tmp_path: Path):
         assert heard == [(0.5, f"1 {server_of((await s.hello())['pid']).pid}")]
 
 
+async def test_a_server_that_cannot_start_is_told_of_once_with_its_reason(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("TORCH_LOGS", "rubbish")  # torch refuses to be imported
+    told: list[str] = []
+    async with stage(tmp_path, is_forking=True) as s:
+        s.supervisor._on_warning = told.append
+        for name in ("rollout-0", "rollout-1"):
+            s.supervisor.spawn(name, "rollout")
+        for _ in range(2):
+            assert (await s.hello())["argv"][-1] == f"--parent={os.getpid()}"
+    (text,) = told
+    assert text.startswith(
+        "Workers of this run are executed, not forked, from now on. The process that forks"
+    )
+    assert "Its last words: ValueError: Invalid log settings: rubbish" in text.partition("\n")[0]
+
+
 async def test_without_the_server_its_workers_end_and_others_are_executed(tmp_path: Path, caplog):
     async with stage(tmp_path, is_forking=True) as s:
         s.supervisor.spawn("rollout-0", "rollout")

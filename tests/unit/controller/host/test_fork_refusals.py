@@ -94,6 +94,21 @@ async def test_a_lost_server_is_told_with_its_last_words_for_ever(client):
             await client.start(["-c", ""], {}, output=1, error=2)
 
 
+async def test_a_server_that_failed_is_told_with_its_exception_first(client, monkeypatch):
+    """Of a warning, the console shows the first line alone."""
+    client, served = client
+    words = (
+        'Traceback (most recent call last):\n  File "a.py", line 1\n    boom()\nValueError: \nno such\nlog'
+    )
+    client._server.last_words = lambda: words
+    served.close()
+    with pytest.raises(ForkServerLost) as lost:
+        await client.start(["-c", ""], {}, output=1, error=2)
+    first, _, rest = str(lost.value).partition("\n")
+    assert first.endswith("Its last words: ValueError: no such log")
+    assert rest == words
+
+
 def test_the_words_of_a_server_are_there_after_it_was_closed(monkeypatch):
     """Another run in this process closes it, before the one that it served has looked."""
     monkeypatch.setattr(forks, "COMMAND", (sys.executable, "-c", "raise SystemExit('no memory')"))
