@@ -45,6 +45,8 @@ MAX_LINE_BYTES = 1 << 20
 # -P: a folder of the user's that is called `workers` must not hide ours
 HOST = (sys.executable, "-P", "-m", "workers.host")
 PREPARE = (sys.executable, "-P", "-m", "workers.models.prepare")
+OTHER_JOBS = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_.*")
+"""Variables with which torchrun, or Kubeflow in a pod, places the ranks of a job of its own."""
 PROGRESS = re.compile(r"progress (\d+(?:\.\d+)?) ?(.*)")
 
 Progress = Callable[[float, str], None]
@@ -345,9 +347,13 @@ class Supervisor:
             self._on_warning(f"Workers of this run are executed, not forked: the fork server failed: {error}")
 
     def _environment(self, threads: int) -> dict[str, str]:
-        """The controller's environment, with the user's import paths and limits of threads."""
+        """The controller's environment, with the user's import paths and limits of threads.
+
+        Without the place of another job's rank: a trainer would wait for that job's others.
+        """
+        given = {name: value for name, value in os.environ.items() if not OTHER_JOBS.fullmatch(name)}
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        return os.environ | limits | {
+        return given | limits | {
             "PYTHONPATH": python_path(*self._settings.import_paths),
             "PYTHONUNBUFFERED": "1",  # so that the log of a killed worker is complete
             "HF_HUB_OFFLINE": "1",

@@ -246,6 +246,28 @@ async def test_no_process_is_left_after_a_cancellation(tmp_path: Path) -> None:
     await ended(workers[0])
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_the_place_of_another_jobs_rank_is_not_taken_for_a_workers_own(tmp_path, monkeypatch, ranks):
+    """As in a shell of torchrun or a pod of Kubeflow: the trainer would wait for that job's ranks."""
+    placed = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29500"}
+    others = (
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    )
+    for name, value in (placed | {"LOCAL_RANK": "3"} | dict.fromkeys(others, "1")).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_KEY", "of the user's reward")
+    async with stage(tmp_path, ranks=ranks) as s:
+        s.supervisor.spawn("trainer", "trainer")
+        hellos = [(await s.hello())["env"] for _ in range(ranks)]
+    assert all(hello["MASTER_KEY"] == "of the user's reward" for hello in hellos)
+    assert not any(name in hello for hello in hellos for name in others)
+    assert not any(hello.get(name) == value for hello in hellos for name, value in placed.items())
+    assert {hello.get("LOCAL_RANK") for hello in hellos} == ({None} if ranks == 1 else {"0", "1"})
+
+
 async def test_the_ranks_of_a_trainer_live_and_die_together(tmp_path: Path) -> None:
     async with stage(tmp_path, ranks=3) as s:
         s.supervisor.spawn("trainer", "trainer")
