@@ -4,7 +4,7 @@ Invariants: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT place each
 settings reach the other ranks through the rendezvous store, so they need no file and no link, and the
 settings of a later controller as an order; orders travel as raw bytes in the wire's encoding, never pickled;
 every rank gets the same orders in the same order; the process group outlives the trainers that its ranks make
-one after the other; a single rank needs no environment and no network.
+one after the other; a single rank needs no environment, and of the network only an interface.
 """
 
 import logging
@@ -33,6 +33,7 @@ log = logging.getLogger("workers")
 STOP = 0  # an order without a message; tags of messages are positive
 # ranks wait for an order as long as rollouts take; a rank that dies closes its sockets, which ends the wait
 PATIENCE = timedelta(days=30)
+INTERFACES = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 SETTINGS = "staleflow/settings"  # key in the store of the rendezvous
 
 
@@ -134,9 +135,18 @@ class Ranks:
         try:
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
         except (ValueError, RuntimeError) as error:
+            chosen = [f"{name}={os.environ[name]}" for name in INTERFACES if name in os.environ]
+            among = (
+                f" {' and '.join(chosen)} in the environment must name one of this host." if chosen else ""
+            )
+            if size == 1:
+                raise ConfigError(
+                    f"The trainer could not make a process group of its own by {backend}: {error}. Expected "
+                    f"free memory, and a network interface that is up (the loopback is enough).{among}"
+                ) from error
             raise ConfigError(
                 f"Trainer rank {rank} of {size} could not join the others by {backend}: {error}. Expected as "
-                "many GPUs on each host as ranks, and hosts that reach each other."
+                f"many GPUs on each host as ranks, and hosts that reach each other.{among}"
             ) from error
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
