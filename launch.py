@@ -14,6 +14,12 @@ STOPPED = 130
 if sys.version_info < (3, 11):  # noqa: UP036  # read by users of older versions
     sys.exit(f"This is Python {sys.version.split()[0]}; expected 3.11 or newer. Start launch.py with that.")
 
+if sys.flags.optimize > 1:
+    sys.exit(
+        "Python takes docstrings away here (-OO, or PYTHONOPTIMIZE=2), which transformers reads; expected "
+        "Python without that. Unset PYTHONOPTIMIZE, leave out -OO, and start again."
+    )
+
 
 def main() -> None:
     """Run the command line; ends the process with the exit code."""

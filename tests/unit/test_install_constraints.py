@@ -211,6 +211,15 @@ def test_help_and_the_version_install_nothing(bare, arguments):
     assert not (bare / ".venv").exists()
 
 
+def test_a_python_without_docstrings_is_refused_in_words_before_anything_is_installed(bare):
+    """transformers cannot make a model without its docstrings, and said that the model was at fault."""
+    command = [sys.executable, "-OO", "-S", str(bare / "launch.py"), "run.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "PYTHONOPTIMIZE" in done.stderr
+    assert not (bare / ".venv").exists()
+
+
 def test_it_starts_where_python_does_not_look_beside_the_program(bare):
     command = [sys.executable, "-S", str(bare / "launch.py"), "--version"]
     done = subprocess.run(
