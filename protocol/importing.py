@@ -22,6 +22,7 @@ from protocol.plain_text import one_line
 
 ROOT = Path(__file__).resolve().parent.parent  # where our packages lie
 LOADING: dict[str, RLock] = {}  # by the name of a file's module
+UNMAPPED = "failed to map segment from shared object"  # in the words of glibc
 _THREAD = local()  # `specs`: import paths whose modules this thread is importing
 
 
@@ -83,8 +84,14 @@ def cannot_import(error: ImportError) -> str:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     first = "" if cause is error else f" The cause is {type(cause).__name__}: {cause}."
+    said = f"{str(error).removesuffix('.')}.{first}"
+    if UNMAPPED in said:
+        return (
+            f"{said} Expected memory for this library (`ulimit -v` says what a process may have), and "
+            "packages on a disk that is not mounted noexec. The log has the traceback."
+        )
     return (
-        f"{error}{first} Expected packages that belong together, as pip install -e '.[workers]' brings them. "
+        f"{said} Expected packages that belong together, as pip install -e '.[workers]' brings them. "
         "If torchvision, torchaudio or torchcodec are here for another build of torch, take them out, which "
         "text models do not need: pip uninstall torchvision torchaudio torchcodec. The log has the traceback."
     )

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from protocol.errors import ConfigError
-from protocol.importing import ROOT, hide_torch, load_object, python_path
+from protocol.importing import ROOT, cannot_import, hide_torch, load_object, python_path
 
 HIDDEN = """
 from protocol.importing import hide_torch
@@ -124,6 +124,19 @@ def test_a_child_finds_our_packages_then_named_folders_then_what_this_process_fi
     environment = os.environ | {"PYTHONPATH": python_path(str(tmp_path))}
     found = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert Path(found.stdout.strip()).parent.parent == ROOT
+
+
+def test_a_library_for_which_there_is_no_memory_needs_no_other_packages():
+    error = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    told = cannot_import(error)
+    assert told.startswith(f"{error}. Expected memory for this library (`ulimit -v`")
+    assert "noexec" in told
+    assert "torchvision" not in told
+
+
+def test_why_a_package_cannot_be_imported_is_a_sentence_of_its_own():
+    assert cannot_import(ImportError("no torch here")).startswith("no torch here. Expected packages that")
+    assert cannot_import(ImportError("No torch here.")).startswith("No torch here. Expected packages that")
 
 
 def test_a_process_that_hides_torch_cannot_import_it_and_one_that_has_it_keeps_it(monkeypatch):
