@@ -34,7 +34,16 @@ def main() -> None:
     open_closed_streams()
     with told_if_refused():
         install.ensure(sys.argv[1:])
-        from controller.cli.main import main as command_line
+        try:
+            from controller.cli.main import main as command_line
+        except ImportError as error:
+            if not (paths := os.environ.get("PYTHONPATH")) or not install.is_of_others(error):
+                raise
+            sys.exit(
+                f"{sys.executable} cannot import what it needs: {error}. Expected packages for this Python; "
+                f"those of PYTHONPATH={paths} come first. Unset PYTHONPATH, or take packages out of it, and "
+                "start again."
+            )
 
         code = command_line(sys.argv[1:])
     sys.exit(code)

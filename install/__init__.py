@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -328,6 +329,12 @@ def missing(extras: Sequence[str]) -> list[str]:
     modules = [*BASE, *(module for extra in extras for module in EXTRAS[extra])]
     specs = {module: importlib.util.find_spec(module) for module in modules}
     return [module for module, spec in specs.items() if spec is None or spec.origin is None]
+
+
+def is_of_others(error: ImportError) -> bool:
+    """Whether code outside this project, or in an environment within it, raised the error."""
+    places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return not places[-1].startswith(f"{ROOT}{os.sep}") or "site-packages" in places[-1]
 
 
 def is_complete(environment: Path, extras: Sequence[str]) -> bool:

@@ -220,6 +220,21 @@ def test_a_python_without_docstrings_is_refused_in_words_before_anything_is_inst
     assert not (bare / ".venv").exists()
 
 
+def test_a_package_of_pythonpath_that_does_not_fit_is_told_with_that_variable(tmp_path):
+    """As clusters set it for another Python: its numpy cannot be imported here."""
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text("raise ImportError('numpy is for Python 3.9')")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), "check", "examples/quickstart.yaml"],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path), "STALEFLOW_NO_INSTALL": "1"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "numpy is for Python 3.9. Expected packages for this Python" in done.stderr
+    assert f"PYTHONPATH={tmp_path} come first" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_it_starts_where_python_does_not_look_beside_the_program(bare):
     command = [sys.executable, "-S", str(bare / "launch.py"), "--version"]
     done = subprocess.run(
