@@ -50,6 +50,7 @@ class RunDirectory:
         self._metrics: IO[str] | None = None
         self._evaluations: IO[str] | None = None
         self._has_journal = False  # whether run.db was seen
+        self._is_locked = False
         self._socket_dir: Path | None = None
         self._hold: IO[bytes] | None = None
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
@@ -245,6 +246,11 @@ class RunDirectory:
 
     def _let_go(self) -> None:
         with suppress(OSError):  # a full disk, reported when the lock was taken
+            if (
+                self._is_locked
+            ):  # else a program that goes on counts as the controller, which `stop` interrupts
+                self._lock.truncate(0)
+        with suppress(OSError):
             self._lock.close()
 
     def _take_lock(self) -> None:
@@ -254,6 +260,7 @@ class RunDirectory:
             self._lock.seek(0)
             owner = next(iter(self._lock.read().split()), "unknown")
             raise ConfigError(in_use(self.path, owner)) from None
+        self._is_locked = True
         self._lock.truncate(0)
         self._lock.write(mark())
         self._lock.flush()

@@ -165,6 +165,18 @@ def test_two_controllers_never_share_one(tmp_path: Path) -> None:
     RunDirectory(config(tmp_path)).close()
 
 
+def test_a_run_that_is_over_has_no_controller_though_its_program_goes_on(tmp_path: Path) -> None:
+    """`launch.py stop` interrupted the program, which might have been at its next run."""
+    settings = config(tmp_path)
+    first = RunDirectory(settings)
+    assert controller_of(first.path) == os.getpid()
+    with pytest.raises(ConfigError):
+        RunDirectory(settings)
+    assert controller_of(first.path) == os.getpid()  # the refused one has left the file as it was
+    first.close()
+    assert controller_of(first.path) is None
+
+
 def test_others_do_not_sweep_the_versions_of_a_run_whose_workers_are_all_dead(tmp_path: Path) -> None:
     versions = tmp_path / "versions"
     settings = config(tmp_path).model_copy(update={"weights": WeightsSettings(directory=str(versions))})
