@@ -10,7 +10,6 @@ raised once, as RunError (ConfigError if it is the user's data or settings), by 
 """
 
 import asyncio
-import inspect
 import logging
 import os
 import sys
@@ -18,13 +17,21 @@ import sysconfig
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from contextvars import copy_context
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, ParamSpec, Self
 
 from controller.config.models import Config
 from controller.core.state.snapshot import ClusterSnapshot
+from controller.given.arguments import (
+    refuse_callbacks,
+    refuse_other_than_config,
+    refuse_problems_of,
+    refuse_prompts,
+)
+from controller.given.importable import import_path
 from controller.host import resume
 from controller.host.offline.offline_evaluation import Evaluee
 from controller.host.offline.offline_evaluation import evaluate as evaluate_rows
@@ -32,7 +39,7 @@ from controller.host.shell import Shell
 from controller.view.exports.beside import exports_beside
 from protocol.errors import ConfigError
 from protocol.importing import being_imported
-from protocol.plain_text import one_line
+from protocol.plain_text import one_line, plain
 
 P = ParamSpec("P")
 log = logging.getLogger("staleflow.controller")
@@ -86,10 +93,15 @@ class Controller:
         `on_evaluation(line)` is called after each evaluation with its line of evaluations.jsonl.
         `on_warning(text)` is called with each warning, which is in the log as well; `on_progress(fraction,
         text)` while the initial model is made and workers start (default: the log).
-        Raises: ConfigError if workers could not import `reward` or `agent`.
+        Raises: ConfigError if workers could not import `reward` or `agent`, or another argument is not what a
+        run can use.
         """
+        refuse_other_than_config(config)
+        refuse_prompts(prompts)
+        refuse_callbacks(on_evaluation=on_evaluation, on_warning=on_warning, on_progress=on_progress)
         self.config, roots = _with_callables(config, reward=reward, agent=agent)
         """The configuration, with `reward` and `agent` in their places."""
+        refuse_problems_of(self.config)
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
         self._is_read = False  # whether a task waits for the next step
         self.evaluations: list[dict[str, Any]] = []
@@ -99,14 +111,12 @@ class Controller:
         self._run: asyncio.Task[None] | None = None
         self._of_run = copy_context()  # once entered: log records made in it belong to this run
         self._beside = AsyncExitStack()  # processes beside the run that read it
-        self._is_raised = False
+        self._is_opening = self._is_raised = False
         self._shell = Shell(
             self.config,
             prompts=prompts,
             import_paths=tuple(dict.fromkeys([os.getcwd(), *roots, *_own_import_paths()])),
-            on_step=lambda metrics: self._steps.put_nowait(
-                Step(int(str(metrics["policy_version"])), metrics)
-            ),
+            on_step=self._stepped,
             on_evaluation=self._evaluated,
             on_warning=self._on_warning,
             on_progress=forgiven(on_progress) if on_progress else _log_progress,
@@ -114,16 +124,27 @@ class Controller:
 
     async def __aenter__(self) -> Self:
         """Start the run. Raises: ConfigError if it cannot start; RuntimeError if it was entered before."""
-        if self._run is not None:
+        if self._run is not None or self._is_opening:
             raise RuntimeError(
-                "This Controller has been entered before, and its run is over. Expected a new Controller for "
-                "each `async with`: it goes on with a run that is not finished."
+                "This Controller has been entered before. Expected a new Controller for each `async with`: "
+                "it goes on with a run that is not finished."
             )
         if (spec := being_imported()) is not None:
             raise ConfigError(
                 f"The file of {spec!r} starts a run whenever it is imported, and each process that needs a "
                 'function of it imports it. Put what starts the run under `if __name__ == "__main__":`.'
             )
+        self._is_opening = True
+        try:
+            await self._open()
+        finally:
+            self._is_opening = False
+        # not a TaskGroup: it would wrap what the caller's own block raises
+        self._run = asyncio.create_task(self._shell.run(), name="controller")
+        self._run.add_done_callback(lambda _: self._steps.put_nowait(None))
+        return self
+
+    async def _open(self) -> None:
         async with AsyncExitStack() as stack:
             await self._shell.open()
             stack.callback(self._shell.close)
@@ -132,10 +153,6 @@ class Controller:
                 exports_beside(self._shell.directory.path, self.config, on_warning=self._on_warning)
             )
             self._beside = stack.pop_all()
-        # not a TaskGroup: it would wrap what the caller's own block raises
-        self._run = asyncio.create_task(self._shell.run(), name="controller")
-        self._run.add_done_callback(lambda _: self._steps.put_nowait(None))
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -153,7 +170,8 @@ class Controller:
         """The train steps as they are finished, to the end of the run.
 
         Each step is given once: a later call goes on where an earlier one stopped. Raises: RunError with the
-        first cause; RuntimeError if the run has not begun, or while another task waits for its next step.
+        first cause; RuntimeError if the run has not begun, while another task waits for its next step, or in
+        another event loop than that of the run.
         """
         self._entered("train()")
         while (step := await self._next_step()) is not None:
@@ -162,6 +180,12 @@ class Controller:
         self._raise_failure()
 
     async def _next_step(self) -> Step | None:
+        assert self._run is not None, "it was entered"
+        if asyncio.get_running_loop() is not self._run.get_loop():
+            raise RuntimeError(
+                "train() is read in another event loop than that in which the Controller was entered, and no "
+                "step would come. Expected the same loop: let it hand the steps on, by a queue.Queue."
+            )
         if self._is_read:
             raise RuntimeError(
                 "Two tasks read train() of one Controller at once, and each step comes once. Expected one "
@@ -173,15 +197,17 @@ class Controller:
         finally:
             self._is_read = False
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str | BaseException) -> None:
         """End the run in order: the current train step is finished and a checkpoint is saved.
 
-        Another thread, or a signal handler, may call it, too. Raises: RuntimeError if the run has not begun.
+        `reason`: for people, in one line; an exception is put into words. Another thread, or a signal
+        handler, may call it, too. Raises: RuntimeError if the run has not begun.
         """
         request_stop = self._entered("stop()").request_stop
         assert self._run is not None, "it was entered"
+        text = _why_stopped(reason)  # the journal refuses what is no text
         if not self._run.done():
-            self._run.get_loop().call_soon_threadsafe(lambda: self._of_run.run(request_stop, reason))
+            self._run.get_loop().call_soon_threadsafe(lambda: self._of_run.run(request_stop, text))
 
     @property
     def has_begun(self) -> bool:
@@ -207,7 +233,7 @@ class Controller:
         Raises: RuntimeError if the run has not begun.
         """
         shell = self._entered("summary")
-        return shell.summary or shell.core.summary()
+        return deepcopy(shell.summary) or shell.core.summary()
 
     def _entered(self, what: str) -> Shell:
         """The shell of a run that has begun. Raises: RuntimeError if it has not."""
@@ -218,9 +244,14 @@ class Controller:
             )
         return self._shell
 
+    # the run keeps its lines: what a program gets of them, it may change
+
+    def _stepped(self, line: dict[str, Any]) -> None:
+        self._steps.put_nowait(Step(int(line["policy_version"]), deepcopy(line)))
+
     def _evaluated(self, line: dict[str, Any]) -> None:
-        self.evaluations.append(line)
-        self._on_evaluation(line)
+        self.evaluations.append(deepcopy(line))
+        self._on_evaluation(deepcopy(line))
 
     def _raise_failure(self) -> None:
         if self._shell.failure is not None and not self._is_raised:
@@ -234,6 +265,13 @@ def _why_left(error: BaseException | None) -> str:
         return f"{str(error) or 'The program was cancelled.'} Start it again, and the run goes on."
     how = "" if error is None else f" by {type(error).__name__} {error}".rstrip()
     return f"The program left the run before its end{how}."
+
+
+def _why_stopped(reason: object) -> str:
+    """The reason of `stop` as one line for people; a program may have passed its exception, or None."""
+    name = type(reason).__name__
+    given = f"{name}: {reason}".rstrip(": ") if isinstance(reason, BaseException) else reason
+    return ("" if given is None else one_line(plain(str(given)))) or "The program stopped the run."
 
 
 def _with_callables(
@@ -254,51 +292,6 @@ def _with_callables(
         sections["agent"] = config.agent.model_copy(update={"function": path, "command": ()})
         roots.append(root)
     return config.model_copy(update=sections), tuple(roots)
-
-
-def import_path(reward: Callable[..., Any], *, what: str = "reward") -> tuple[str, str]:
-    """The import path by which a worker finds a callable, and the folder to put on its sys.path.
-
-    Raises: ConfigError if a reward is not callable, or there is no such path: for a closure, a method, a
-    class that is no agent, or an object made inside a function or typed at a prompt.
-    """
-    kind = type(reward).__qualname__
-    if what == "reward" and not callable(reward):
-        text = one_line(repr(reward))
-        raise ConfigError(f"The reward is {text}; expected a function or an object that can be called.")
-    if inspect.isclass(reward) and what != "agent":
-        raise ConfigError(
-            f"The reward is the class {reward.__qualname__}; expected an object of it, or a function."
-        )
-    found = _named(reward)
-    if found is None:
-        name = getattr(reward, "__qualname__", f"an object of {kind}")
-        example = "`def score(...)` or `judge = Judge()`" if what == "reward" else "`async def episode(...)`"
-        raise ConfigError(
-            f"The {what} is {name}, which workers, being other processes, cannot import: it has no name at "
-            f"the top level of a module or script. Put {example} there, and pass that."
-        )
-    module, file, name = found
-    path = Path(file).resolve()
-    if module.__name__ == "__main__":
-        return f"{path}:{name}", str(path.parent)
-    depth = module.__name__.count(".") + (path.stem == "__init__")
-    return f"{module.__name__}:{name}", str(path.parents[depth])
-
-
-def _named(reward: Callable[..., Any]) -> tuple[ModuleType, str, str] | None:
-    """The module with a file that holds the callable at its top level, that file, and the callable's name."""
-    modules = [inspect.getmodule(reward), sys.modules.get("__main__")]
-    if not inspect.isroutine(reward):  # an object may have been made elsewhere than its class
-        modules += list(sys.modules.values())
-    for module in modules:
-        file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or file is None or not os.path.isfile(file):  # as "<stdin>"
-            continue
-        for name, value in list(vars(module).items()):
-            if value is reward and name.isidentifier():
-                return module, file, name
-    return None
 
 
 def evaluate(config: Config, evaluee: Evaluee, **options: Any) -> dict[str, Any]:

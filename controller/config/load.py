@@ -145,6 +145,11 @@ def change_config(config: Config, overrides: Sequence[str], *, without: Sequence
     return _resolved(_validated(tree, {}, problems, "with its changes"), Path.cwd())
 
 
+def refuse_problems(tree: Tree, name: str) -> None:
+    """Raises: ConfigError that names every problem of a tree of sections, as `load_config` does."""
+    _validated(tree, {}, [], name)
+
+
 def _validated(
     tree: Tree,
     lines: dict[str, str],

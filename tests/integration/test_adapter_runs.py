@@ -37,9 +37,9 @@ def settings(run_dir: Path, *, rank: int = 4, **lora):
 async def test_the_reward_rises_over_a_kill_while_adapters_alone_are_published_and_saved(tmp_path):
     run = tmp_path / "run"
     await run_until(tmp_path, "step 6", KILLED)
-    for other in (0, 8):
+    for other, alpha in ((0, 32), (8, 8)):  # an alpha of no adapter is refused by itself
         with pytest.raises(ConfigError, match=rf"trainer\.lora\.rank: 4 there, {other} now"):
-            async with Controller(settings(tmp_path, rank=other)):
+            async with Controller(settings(tmp_path, rank=other, alpha=alpha)):
                 pass
     async with Controller(settings(tmp_path)) as controller:
         made = [step.policy_version async for step in controller.train()]

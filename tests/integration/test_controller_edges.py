@@ -12,9 +12,10 @@ from local_workers import below
 
 from controller import Controller
 from controller.config.models import Config
-from controller.controller import _own_import_paths, import_path
+from controller.controller import _own_import_paths
 from controller.core.core import Core
 from controller.core.events import Event
+from controller.given.importable import import_path
 from protocol.errors import ConfigError, RunError
 
 PROMPTS = [{"prompt": "p"}]

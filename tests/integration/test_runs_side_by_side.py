@@ -15,6 +15,7 @@ from controller import Controller
 from controller.config.models import Config
 from controller.controller import Step
 from controller.host.log_file import log_to_file
+from controller.host.resume import read_past
 from protocol.errors import ConfigError
 
 LOG = logging.getLogger("staleflow.test")
@@ -133,6 +134,49 @@ async def test_a_second_reader_of_the_steps_is_refused_and_a_later_one_goes_on(t
         await asyncio.wait([waiting])
         controller._steps.put_nowait(Step(3, {}))
         assert (await anext(controller.train())).policy_version == 3
+
+
+async def test_a_reader_in_another_event_loop_is_told_that_no_step_comes_there(tmp_path):
+    """It waited for ever: a step wakes only a task of the run's own loop."""
+    async with Controller(config(tmp_path, "run"), prompts=Prompts("run")) as controller:
+
+        async def read() -> None:
+            await asyncio.wait_for(anext(controller.train()), LIMIT_S)
+
+        with pytest.raises(RuntimeError, match="in another event loop than that in which"):
+            await asyncio.to_thread(asyncio.run, read())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param(None, "The program stopped the run.", id="none"),
+        pytest.param("", "The program stopped the run.", id="empty"),
+        (ValueError("It is\nnan."), "ValueError: It is nan."),
+        (KeyError(), "KeyError"),
+        pytest.param("half of \ud83d", "half of \\ud83d", id="half"),
+        (3, "3"),
+    ],
+)
+async def test_whatever_reason_a_program_gives_its_run_stops_and_can_be_read(tmp_path, given, told):
+    """None was written, then passed over, and the journal could not be read; an exception failed the run."""
+    settings = config(tmp_path, "one")
+    async with asyncio.timeout(LIMIT_S), Controller(settings, prompts=Prompts("one")) as controller:
+        controller.stop(given)
+        assert [step async for step in controller.train()] == []
+    assert (controller.summary["ending"], controller.summary["reason"]) == ("stopped", told)
+    assert read_past(controller.run_dir, settings) is not None
+
+
+async def test_a_controller_that_is_being_entered_is_not_entered_beside_that(tmp_path):
+    controller = Controller(config(tmp_path, "one"), prompts=Prompts("one"))
+
+    async def enter() -> None:
+        async with controller:
+            pass
+
+    failures = await asyncio.gather(enter(), enter(), return_exceptions=True)
+    assert [type(one) for one in failures] == [type(None), RuntimeError]
 
 
 async def test_another_thread_may_stop_a_run_and_so_may_a_later_call(tmp_path):

@@ -20,6 +20,7 @@ CONTROLLER = {
     "config": set(),
     "core": {"config"},
     "data": {"config"},
+    "given": {"config"},
     "check": {"config", "data"},
     "durability": {"config", "core"},
     "history": {"config", "core", "durability"},

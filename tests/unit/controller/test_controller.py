@@ -14,7 +14,8 @@ import pytest
 
 from controller import Controller
 from controller.config.models import Config
-from controller.controller import forgiven, import_path
+from controller.controller import forgiven
+from controller.given.importable import import_path
 from controller.host.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError
 from protocol.importing import being_imported, load_object
@@ -52,6 +53,23 @@ def test_a_callback_that_fails_is_logged_and_costs_nothing(caplog):
     controller._shell._on_evaluation({"step": 1})
     controller._shell._on_progress(0.5, "four")
     assert len(heard) == 4
+
+
+def test_what_a_program_does_with_its_lines_does_not_reach_the_run():
+    """The next snapshot holds the lines since the last one: with a tensor in one, it ended the run."""
+    heard = []
+    controller = Controller(Config(), on_evaluation=heard.append)
+    line = {"policy_version": 1, "reward/mean": 0.5, "by_source": {"a": 1}}
+    controller._shell._on_step(line)
+    step = controller._steps.get_nowait()
+    assert step is not None
+    step.metrics["mine"] = object()
+    step.metrics["by_source"].clear()
+    controller._shell._on_evaluation(line)
+    heard[0].clear()
+    assert controller.evaluations == [line]
+    controller.evaluations[0].clear()
+    assert line == {"policy_version": 1, "reward/mean": 0.5, "by_source": {"a": 1}}
 
 
 SCRIPT = """

@@ -1,0 +1,1 @@
+"""What a program gives to a Controller: looked at before anything starts."""
