@@ -30,7 +30,8 @@ def load_object(spec: str) -> Any:  # whatever the user has named
     """The object that an import path names.
 
     A file is looked up in the working directory, then in the directories of sys.path; its own directory is
-    put on sys.path, so that it can import its neighbours.
+    put on sys.path, so that it can import its neighbours, and the one that holds its package, for relative
+    imports.
     Raises: ConfigError if the path is malformed, the module cannot be imported, or it has no such name.
     """
     place, separator, name = spec.rpartition(":")
@@ -114,14 +115,28 @@ def _load_file(spec: str, place: str) -> ModuleType:
             "a path relative to the working directory or the configuration, or an absolute one."
         )
     path = path.resolve()
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    package, root = _package_of(path)
+    name = f"{package}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     with LOADING.setdefault(name, RLock()):  # as Python's own: another thread waits until it has run
-        return sys.modules[name] if name in sys.modules else _run_file(name, path)
+        return sys.modules[name] if name in sys.modules else _run_file(name, path, root)
 
 
-def _run_file(name: str, path: Path) -> ModuleType:
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+def _package_of(path: Path) -> tuple[str, Path]:
+    """The package around a file, ending in a dot, for its relative imports; and the folder that holds it.
+
+    "" and the file's own folder where there is none.
+    """
+    folder, names = path.parent, list[str]()
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        names.insert(0, f"{folder.name}.")
+        folder = folder.parent
+    return "".join(names), folder
+
+
+def _run_file(name: str, path: Path, root: Path) -> ModuleType:
+    for folder in (path.parent, root):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None
     assert found.loader is not None

@@ -37,6 +37,20 @@ def test_a_file_is_run_once_and_may_import_its_neighbours(tmp_path: Path) -> Non
     assert load_object(f"{file}:score") is load_object(f"{file}:score")
 
 
+def test_a_file_of_a_package_may_import_by_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the script of `python -m tasks_by_dots.sums.train`, which workers import by its file."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    inner = tmp_path / "tasks_by_dots" / "sums"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").write_text("")
+    (inner.parent / "words.py").write_text("YES = 'yes'\n")
+    (inner / "right.py").write_text("from ..words import YES\nRIGHT = YES\n")
+    (inner / "train.py").write_text("from .right import RIGHT\nfrom . import right\n")
+    assert load_object(f"{inner}/train.py:RIGHT") == "yes"
+    assert load_object(f"{inner}/train.py:right") is sys.modules["tasks_by_dots.sums.right"]
+
+
 def test_a_relative_file_is_found_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
