@@ -10,6 +10,7 @@ import pytest
 
 from controller.cli.status import in_words
 from controller.core.core import Core
+from controller.durability.holder import lock_of, mark
 from controller.host.run_directory import RunDirectory
 from controller.host.status_file import WRITE_S
 from controller.host.watchdog import AWAITED, FIRST_S, LEAST_S, Watchdog, rows_of, status_of
@@ -125,6 +126,7 @@ def test_a_silent_worker_is_said_to_be_lost_at_the_end_of_its_lease():
 
 
 def written(tmp_path: Path) -> Path:
+    """The directory of a run whose controller, this process, lives."""
     core = some_core(150)
     directory = RunDirectory(config().model_copy(update={"run": config().run.model_copy(
         update={"dir": str(tmp_path)})}))  # fmt: skip
@@ -133,6 +135,7 @@ def written(tmp_path: Path) -> Path:
     workers = rows_of(core.snapshot().workers)
     directory.write_status(json.dumps({**status, "workers": workers, "steps_wanted": 12, "batch_groups": 4}))
     directory.close()
+    lock_of(directory.path).write_text(mark())
     return directory.path
 
 
