@@ -11,8 +11,6 @@ from decimal import Decimal
 from string import Formatter
 from typing import Any
 
-import numpy as np
-
 from controller.config.data import RowSettings, template_columns
 from protocol.errors import ConfigError
 
@@ -192,14 +190,17 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def _plain(value: object) -> object:
-    """JSON for types that Parquet and numpy have and JSON lacks. Raises: TypeError for any other type."""
+def _plain(value: Any) -> object:  # whatever a row holds
+    """JSON for types that Parquet has and JSON lacks, and for those of numpy and torch that programs give.
+
+    Raises: TypeError for any other type.
+    """
+    if type(value).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(value, "tolist"):
+        return value.tolist()
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
         return float(value)
-    if isinstance(value, np.number | np.bool_):
-        return value.item()
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from controller.config.models import Config
@@ -174,3 +175,14 @@ def test_a_saved_dataset_is_read_by_its_rows(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(ConfigError, match=r"choose one: .*/train"):
         PromptSource(config(tmp_path))
+
+
+def test_numbers_and_arrays_of_numpy_in_rows_of_a_program_are_plain_ones() -> None:
+    row = {"prompt": "p", "n": np.int64(3), "x": np.float32(0.5), "a": np.arange(3), "is": np.True_}
+    (read,) = PromptSource(config(epochs=1), [row]).read(1)
+    assert json.loads(read) == {"prompt": "p", "n": 3, "x": 0.5, "a": [0, 1, 2], "is": True}
+
+
+def test_a_column_that_no_json_can_hold_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be written as JSON, because of 'odd': Object of type set"):
+        PromptSource(config(), [{"prompt": "p", "odd": {1, 2}}]).read(1)
