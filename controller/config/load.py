@@ -42,9 +42,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises: ConfigError that names every problem, each with its dotted path, its line, and accepted values.
     """
+    given = [overrides] if isinstance(overrides, str) else [*overrides]
+    if isinstance(overrides, str | Mapping) or not all(isinstance(one, str) for one in given):
+        raise ConfigError(f"The overrides are {overrides!r:.80}; expected a list such as ['run.steps=20'].")
     file = Path(path)
     tree, lines, problems = _read_tree(file)
-    for override in overrides:
+    for override in given:
         problems += _apply_override(tree, lines, override)
     written = _expand_variables(tree, lines, problems)
     shown = {_dotted(path): text for path, text in written.items()}

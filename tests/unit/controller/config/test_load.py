@@ -49,6 +49,16 @@ def test_an_integer_is_not_made_of_a_fraction_or_a_string(tmp_path):
     assert "trainer.ranks (line 2): '2' is refused" in text
 
 
+@pytest.mark.parametrize("overrides", ["run.steps=5", {"run.steps": 5}, [("run.steps", 5)]])
+def test_overrides_that_are_no_list_of_texts_are_refused_in_one_sentence(tmp_path, overrides):
+    """A text was taken for a list of its characters, each of them a problem."""
+    (tmp_path / "run.yaml").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"^The overrides are .*; expected a list such as \['run\.steps=20'\]\.$"
+    ):
+        load_config(tmp_path / "run.yaml", overrides)
+
+
 def test_overrides_come_last_and_are_yaml(tmp_path):
     config = load(
         tmp_path,
