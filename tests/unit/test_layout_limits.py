@@ -9,10 +9,10 @@ import pytest
 from tests.unit.test_layout import ROOT, imports, pure_files, sources
 
 PURE_MAY_IMPORT = {
-    "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools", "hashlib", "heapq",
-    "inspect", "ipaddress", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
-    "types", "typing", "zlib", "msgpack", "msgspec", "numpy", "pydantic", "controller", "protocol",
-    "strategies", "workers",
+    "bisect", "collections", "contextlib", "dataclasses", "decimal", "difflib", "enum", "functools",
+    "hashlib", "heapq", "inspect", "ipaddress", "itertools", "json", "math", "operator", "random", "re",
+    "statistics", "string", "types", "typing", "zlib", "msgpack", "msgspec", "numpy", "pydantic",
+    "controller", "protocol", "strategies", "workers",
 }  # fmt: skip
 """Which of our own packages' modules: test_layout.py."""
 ALSO = {
