@@ -76,7 +76,7 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         size = int.from_bytes(stream.read(8), "little")
         if size > actual:
             raise ValueError(f"{file.name} is cut off, or a pointer of Git LFS in its place (`git lfs pull`)")
-        header: dict[str, Any] = json.loads(stream.read(size))
+        header: dict[str, Any] = json.loads(stream.read(size))  # whatever a file holds
     try:
         tensors = {name: one for name, one in header.items() if name != "__metadata__"}
         whole = 8 + size + max((one["data_offsets"][1] for one in tensors.values()), default=0)
