@@ -1,6 +1,7 @@
 """Environment variables in a configuration: what they stand for, and that what is kept of a run has none."""
 
 import os
+from functools import partial
 
 import pytest
 import yaml
@@ -154,14 +155,14 @@ def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
 
 
 def test_a_run_goes_on_whether_the_value_was_written_out_or_not(load, tmp_path):
-    was = load(KEY).as_written()
-    _refuse_changes(tmp_path, was, load(KEY))
-    _refuse_changes(tmp_path, load("run: {seed: 12}"), load("run: {seed: '${STEPS}'}"))
-    _refuse_changes(tmp_path, load(KEY.replace("${TOKEN}", SECRET)), load(KEY))
+    was, refuse = load(KEY).as_written(), partial(_refuse_changes, tmp_path, was_at=str(tmp_path), data=[])
+    refuse(was, load(KEY))
+    refuse(load("run: {seed: 12}"), load("run: {seed: '${STEPS}'}"))
+    refuse(load(KEY.replace("${TOKEN}", SECRET)), load(KEY))
     with pytest.raises(ConfigError, match="hf_token: '\\$\\{TOKEN\\}' there, not set now"):
-        _refuse_changes(tmp_path, was, load(""))
+        refuse(was, load(""))
     with pytest.raises(ConfigError, match="hf_token: not set there, '\\$\\{TOKEN\\}' now"):
-        _refuse_changes(tmp_path, load(""), load(KEY))
+        refuse(load(""), load(KEY))
 
 
 def test_a_key_with_a_point_in_it_is_no_path(load):
