@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from controller.config import variables
 from controller.config.known_names import MOST_SHOWN, REMARKS, keys_at, leaves, nearest, our_key
 from controller.config.models import Config, Section
-from controller.config.places import with_absolute_paths
+from controller.config.places import file_meant, with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
 from controller.config.rules import cross_field_problems
 from controller.config.yaml_file import MAX_CHARACTERS, quoted_for_a_shell, read_words, read_yaml
@@ -191,8 +191,8 @@ def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
             tree, node = read_yaml(stream.read(MAX_CHARACTERS + 1))
     except FileNotFoundError:
         raise ConfigError(
-            f"There is no file {file} (working directory {Path.cwd()}). Give the path of a YAML "
-            "configuration, for example examples/quickstart.yaml."
+            f"There is no file {file} (working directory {Path.cwd()}). {file_meant(file)}Give the path of a "
+            "YAML configuration, for example examples/quickstart.yaml."
         ) from None
     except IsADirectoryError:
         inside = file / "config.yaml"

@@ -1,9 +1,10 @@
-"""Makes the paths of a configuration absolute.
+"""Makes the paths of a configuration absolute, and finds the file that a mistyped one may mean.
 
 Invariants: files are looked for and not opened; a path without a file stays as it is, for `check` to report;
 `~` at the beginning of a path is the home of the user who reads the configuration.
 """
 
+import difflib
 import glob
 import os.path
 from collections.abc import Sequence
@@ -119,3 +120,12 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
                 whole = found  # a pipe of a shell: its link names no file
             return f"{whole}{separator}{name}"
     return value
+
+
+def file_meant(file: Path) -> str:
+    """A sentence with the configuration that is there and that a mistyped path may mean, or ""."""
+    folders = [folder for folder in (file.parent, Path("examples")) if folder.is_dir()]
+    there = {str(one): one.stem for folder in folders for one in sorted(folder.glob("*.yaml"))}
+    near = difflib.get_close_matches(str(file), there, 1)
+    near = near or [name for name, stem in there.items() if stem == file.stem]
+    return f"Did you mean {near[0]}? " if near else ""

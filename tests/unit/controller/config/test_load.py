@@ -209,8 +209,20 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(ConfigError, match=r"There is no file nowhere\.yaml"):
+    with pytest.raises(ConfigError, match=r"There is no file nowhere\.yaml .*\)\. Give the path"):
         load_config("nowhere.yaml")
+
+
+@pytest.mark.parametrize("name", ["quickstart", "mine/quickstrat.yaml", "quickstart.yml"])
+def test_a_file_of_nearly_that_name_is_named(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("examples", "mine"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "other.yaml").write_text("")
+    there = "mine/quickstart.yaml" if "/" in name else "examples/quickstart.yaml"
+    (tmp_path / there).write_text("")
+    with pytest.raises(ConfigError, match=rf"There is no file {name} .*Did you mean {there}\? Give"):
+        load_config(name)
 
 
 @pytest.mark.parametrize(
