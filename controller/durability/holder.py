@@ -10,6 +10,7 @@ from typing import IO
 
 from protocol.errors import ConfigError
 from protocol.files import stranger_at
+from protocol.plain_text import is_plain_line
 
 STARTED = 19  # place of the start time after the name in /proc/PID/stat, see `man proc`
 
@@ -36,6 +37,22 @@ def refuse_stranger(place: Path) -> None:
             "be yours, or nothing, as its owner could change what the run does. Set run.dir to a folder of "
             "yours, or choose another run.name."
         )
+
+
+def own_place(folder: Path) -> Path:
+    """Where a path leads to, so that all paths to a run directory lead to one lock.
+
+    Raises: ConfigError if another user has put it there, or workers could not tell of files in it.
+    """
+    found = folder.resolve()
+    for place in (folder, found):
+        refuse_stranger(place)
+    if not is_plain_line(str(found)):
+        raise ConfigError(
+            f"The run directory is {str(found)!r}; expected a path in UTF-8 without control characters, of "
+            "which workers can tell. Set run.dir or run.name to another."
+        )
+    return found
 
 
 def mark() -> str:

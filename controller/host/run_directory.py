@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from controller.config.models import Config
 from controller.config.yaml_file import write_yaml
-from controller.durability.holder import in_use, mark, open_lock, refuse_stranger
+from controller.durability.holder import in_use, mark, open_lock, own_place
 from controller.host.log_file import log_to_file
 from protocol.errors import ConfigError, RunError
 from protocol.files import OTHERS
@@ -367,7 +367,7 @@ def _folder(config: Config) -> Path:
                 f"run.resume is {resume!r}, and there is no run.db in it, nor is it a checkpoint. Expected "
                 "`auto`, `never`, the directory of a run that is to go on, or a checkpoint to begin from."
             )
-        return _own(Path(resume))
+        return own_place(Path(resume))
     if not name or name != Path(name).name or name == "..":
         raise ConfigError(f"run.name is {name!r}; expected a plain folder name such as `quickstart`.")
     folder = Path(config.run.dir).resolve() / name
@@ -381,14 +381,7 @@ def _folder(config: Config) -> Path:
             f"The path of run.db in {folder} has {length} bytes; expected {MAX_DATABASE_PATH} at most, as "
             "SQLite opens no longer one. Set run.dir to a shorter folder."
         )
-    return _own(folder)
-
-
-def _own(folder: Path) -> Path:
-    """The folder that a path leads to, so that all paths to it lead to one lock. Raises: ConfigError."""
-    for place in (folder, found := folder.resolve()):
-        refuse_stranger(place)
-    return found
+    return own_place(folder)
 
 
 def origin_of(factory: str, seed: int) -> str:

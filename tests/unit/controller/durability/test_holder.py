@@ -2,7 +2,17 @@
 
 import os
 
-from controller.durability.holder import controller_of, lock_of, mark, started_at
+import pytest
+
+from controller.durability.holder import controller_of, lock_of, mark, own_place, started_at
+from protocol.errors import ConfigError
+
+
+def test_a_run_directory_is_one_of_which_workers_can_tell(tmp_path):
+    for name in ("two\nlines", "half\udcff"):
+        with pytest.raises(ConfigError, match="expected a path in UTF-8 without control characters"):
+            own_place(tmp_path / name)
+    assert own_place(tmp_path / "ünter läufen") == tmp_path / "ünter läufen"
 
 
 def test_the_process_that_has_marked_the_lock_holds_the_run(tmp_path):
