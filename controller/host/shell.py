@@ -51,8 +51,7 @@ from protocol.wire.descriptors import raise_limit
 from protocol.wire.security import CHANNEL_ROLES, Keyring, channel_key
 from protocol.wire.server import Server
 
-CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
-FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
+GRACE_S = 2.0, 10.0  # for workers to leave by themselves: a failed run, which somebody waits for; a success
 FLUSH_S = 2.0  # for the last words to workers to be acknowledged
 
 log = logging.getLogger("staleflow.controller")
@@ -369,7 +368,8 @@ class Shell:
         for peer in self._peers:
             self._server.send(peer, Close("The run is over.", is_fault=False), ())
         await self._server.flush(FLUSH_S)
-        await supervisor.stop(CLOSE_GRACE_S if self._is_success else FAILED_GRACE_S)
+        grace_s, registry = GRACE_S[self._is_success], self.core.state.registry
+        await supervisor.stop(grace_s, attached=registry.named)
 
     def _finish(self) -> None:
         if self._timer is not None:

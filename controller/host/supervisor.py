@@ -170,11 +170,16 @@ class Supervisor:
         if name in self._workers:
             self._workers[name].kill()
 
-    async def stop(self, grace_s: float) -> None:
-        """Wait for the workers to end, `grace_s` at most, then kill the rest; none is left on return."""
+    async def stop(self, grace_s: float, *, attached: Callable[[str], object] = str) -> None:
+        """Wait for the workers to end, `grace_s` at most, then kill the rest; none is left on return.
+
+        `attached(name)`: something of each that has attached; the others, which still import, are killed now.
+        """
         for name, life in self._lives.items():
             if name not in self._workers:
                 life.cancel()  # it is waiting for its delay
+            elif not attached(name):
+                self._workers[name].kill()
         lives = list(self._lives.values())
         if lives:
             _, late = await asyncio.wait(lives, timeout=grace_s)

@@ -232,6 +232,14 @@ async def test_no_process_is_left_after_stop_and_a_delayed_one_never_starts(tmp_
         assert s.exits.empty()
 
 
+async def test_a_worker_that_has_not_attached_holds_up_no_end(tmp_path: Path) -> None:
+    async with asyncio.timeout(LIMIT_S), stage(tmp_path) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        pid = (await s.hello())["pid"]
+        await s.supervisor.stop(1e9, attached={}.get)
+        assert is_gone(pid)
+
+
 async def test_no_process_is_left_after_a_cancellation(tmp_path: Path) -> None:
     workers = []
 
