@@ -30,6 +30,9 @@ BEGINNINGS = {
     b"ARROW1": ("Arrow", "datasets.Dataset.from_file({path!r}).to_json({to!r})"),
     b"\x1f\x8b": ("compressed by gzip", ""),
     b"\x28\xb5\x2f\xfd": ("compressed by zstd", ""),
+    b"BZh": ("compressed by bzip2", ""),
+    b"\xfd7zXZ": ("compressed by xz", ""),
+    b"PK\x03\x04": ("a zip archive", ""),
 }
 PACKAGES = {
     "parquet": "pyarrow", "saved": "datasets", "hub": "datasets", "procedural": "reasoning_gym",

@@ -20,6 +20,7 @@ from protocol.errors import ConfigError
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
 SUFFIXES = {".parquet": "parquet", ".csv": "separated", ".tsv": "separated", ".jsonl": "lines"}
+PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
 EXPECTED = (
     "a JSONL, Parquet or CSV file, a folder saved by datasets.save_to_disk, `reasoning_gym:NAME`, "
     "`verifiers:TASKSET`, or an import path `file.py:prompts`"
@@ -81,6 +82,7 @@ def open_table(settings: RowSettings, most: int | None = None) -> Table:
             f"data.split is {settings.split!r}, and data.path {path!r} is a file, which has no splits; leave "
             "split out, or name the file of that split."
         )
+    _refuse_packed(path)
     if mixed:
         raise ConfigError(
             f"data.path {path!r} stands for files of several formats, such as {files[0]} and {mixed[0]}; "
@@ -97,6 +99,17 @@ def open_table(settings: RowSettings, most: int | None = None) -> Table:
     if len(parts) == 1:
         return parts[0]
     return Joined(parts, lambda: fingerprints.of_files(files, sum(map(len, parts))))
+
+
+def _refuse_packed(path: str) -> None:
+    """Raises: ConfigError if a file of a folder is compressed, and would be left out."""
+    for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
+        *kinds, end = ["", *map(str.lower, Path(name).suffixes)]
+        if end in PACKED and kinds[-1] in SUFFIXES:
+            raise ConfigError(
+                f"data.path {path!r} has the compressed file {name}, which would not be read; expected plain "
+                "files. Unpack it, or name those that are to be read by a pattern, such as `FOLDER/*.jsonl`."
+            )
 
 
 def _of_file(path: str) -> Format:

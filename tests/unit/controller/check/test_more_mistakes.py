@@ -32,6 +32,10 @@ def _in_shards(folder: Path) -> None:
 
 MISTAKES = [
     Mistake(
+        "compressed prompts", ("rows.jsonl", "is compressed by xz, which is not read", "Unpack it"),
+        prepare=lambda folder: (folder / "rows.jsonl").write_bytes(b"\xfd7zXZ\0"),
+    ),
+    Mistake(
         "a download that lacks files of weights",
         ("model.path", "lacks 2 of the files", "first model-2.safetensors", "whole model"),
         prepare=_in_shards,

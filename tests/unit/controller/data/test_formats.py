@@ -87,6 +87,16 @@ def test_a_shuffled_parquet_file_mixes_its_row_groups_within_a_window(tmp_path):
     assert len({n // 64 for n in rows}) > 4
 
 
+def test_a_compressed_file_of_a_folder_is_not_left_out_unsaid(tmp_path):
+    jsonl(tmp_path / "a.jsonl")
+    (tmp_path / "notes.gz").write_bytes(b"")
+    assert len(numbers(PromptSource(config(tmp_path, epochs=1)), 999)) == COUNT
+    (tmp_path / "b.JSONL.gz").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"the compressed file b\.JSONL\.gz, which would not be read"):
+        PromptSource(config(tmp_path))
+    assert len(numbers(PromptSource(config(tmp_path / "*.jsonl", epochs=1)), 999)) == COUNT
+
+
 def test_several_files_are_one_source(tmp_path):
     for number in range(3):
         parquet(tmp_path / f"part-{number}.parquet", 50, first=50 * number)
