@@ -92,4 +92,5 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
         else:
             yield "error", key, f"all of {many}, the first because: {reason}"
     if endless is not None:
-        yield "note", "model.path", f"of the first {len(sample.rows)} rows of {sample.path}, {endless}"
+        of_rows = f"of the first {len(sample.rows)} rows of {sample.path}, "
+        yield "note", "model.path", f"{of_rows if question['is_supervised'] else ''}{endless}"

@@ -143,6 +143,28 @@ def with_all_written(
     return messages
 
 
+def with_joined_parts(messages: Sequence[Any]) -> list[Any]:
+    """The messages with contents that are lists of text parts as texts: many templates print such a list.
+
+    Raises: ValueError with a message for the user if a part is no text.
+    """
+    joined: list[Any] = []
+    for place, message in enumerate(messages):
+        content: Any = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            parts: list[Any] = content
+            found = (part.get("text") if isinstance(part, dict) else part for part in parts)
+            texts = [text for text in found if isinstance(text, str)]
+            if len(texts) < len(parts):
+                raise ValueError(
+                    f"Message {place} of the prompt has the content {content!r:.80}; expected text, or a "
+                    "list of text parts. Images and audio are not supported."
+                )
+            message = {**message, "content": "".join(texts)}
+        joined.append(message)
+    return joined
+
+
 @lru_cache(maxsize=256)
 def tokenizer_writes(tokenizer: Any, role: str) -> bool:
     """Whether the tokenizer's own chat template writes the content of messages of a role."""

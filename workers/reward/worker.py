@@ -34,13 +34,24 @@ from protocol.plain_text import begin_and_end, begin_of
 from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
-from workers.models.tokenizer import load_tokenizer, stop_tokens_of, tokenizer_writes, with_all_written
+from workers.models.tokenizer import (
+    load_tokenizer,
+    stop_tokens_of,
+    tokenizer_writes,
+    with_all_written,
+    with_joined_parts,
+)
 from workers.reward.begun_answers import opening
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
 
 QUICK_CHARS = 1 << 18  # a row of so many characters is tokenized in a fraction of a second
+NO_END = (
+    "neither the tokenizer nor the model's config.json or generation_config.json names a token that ends a "
+    "response, so that each goes on to rollout.max_response_tokens, or to a string of rollout.sampling.stop. "
+    "Name that token as `eos_token_id` in generation_config.json."
+)
 LONGEST_TOKEN_CHARS = 128  # the longest tokens of today's vocabularies, which are runs of blanks
 logger = logging.getLogger(__name__)
 
@@ -297,6 +308,7 @@ def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: An
     tools, wanted = template_arguments(row)
     if tools:
         wanted = {**wanted, "tools": tools}
+    talk = with_joined_parts(talk)
     if tokenizer.chat_template and all(isinstance(said, dict) and "role" in said for said in talk):
         writes, other = partial(tokenizer_writes, tokenizer), "or say it in a message of another role"
         talk = [*with_all_written(talk, writes, otherwise=other)]
@@ -369,13 +381,13 @@ def encode_response(
 
 
 def why_endless(tokenizer: Any, responses: Sequence[Sequence[int]], stops: Collection[int]) -> str | None:
-    """Why the model would not learn to end its responses; None if at least one response ends properly.
+    """Why the model would not end its responses, or not learn it; None if one ends properly.
 
     A model that is trained only on responses without an end token does not learn to end, and is cut off in
     rollouts.
     """
     if not responses or any(ids[-1] in stops for ids in responses):
-        return None
+        return None if responses or stops else NO_END
     known = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(stops)))) or "none is named"
     last = tokenizer.convert_ids_to_tokens(responses[0][-1])
     return (

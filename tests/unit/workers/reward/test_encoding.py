@@ -75,6 +75,16 @@ def test_a_template_that_renders_the_prompt_otherwise_before_an_answer_is_refuse
         encoded(other, [{"role": "user", "content": "a"}], "c")
 
 
+def test_parts_of_text_are_text(tokenizer):
+    """Many chat templates would print the list as Python writes it."""
+    parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "c"}]
+    row = json.dumps({"prompt": [{"role": "user", "content": parts}]}).encode()
+    assert tokenizer.decode(encode_prompt(tokenizer, row, limit=20)) == "Babc<eos>\nA"
+    row = json.dumps({"prompt": [{"role": "user", "content": [{"type": "image", "url": "a"}]}]}).encode()
+    with pytest.raises(ValueError, match=r"Message 0 of the prompt has .*'image'.* are not supported"):
+        encode_prompt(tokenizer, row, limit=20)
+
+
 BEGUN = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]
 
 
@@ -138,6 +148,7 @@ def test_where_no_response_has_an_end_it_is_said_what_it_ends_in(tokenizer):
     assert "(none is named)" in (why_endless(tokenizer, [[0]], ()) or "")
     assert why_endless(tokenizer, [[0, newline], [1, EOS]], {EOS}) is None
     assert why_endless(tokenizer, [], {EOS}) is None
+    assert "each goes on to rollout.max_response_tokens" in (why_endless(tokenizer, [], ()) or "")
 
 
 def test_text_far_beyond_the_limit_is_refused_before_a_tokenizer_works_at_it(tokenizer):
