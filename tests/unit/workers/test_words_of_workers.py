@@ -63,5 +63,5 @@ async def test_a_reward_at_the_limit_counts():
 def test_a_row_with_ids_that_the_model_has_not_is_refused_in_words():
     check_vocabulary([0, 99], 100)
     check_vocabulary([10**6], None)
-    with pytest.raises(ValueError, match="The row has the token id 100, and the model has 100 tokens"):
+    with pytest.raises(ValueError, match=r"The row has the token id 100, and the model .* has 100 tokens"):
         check_vocabulary([0, 100], 100)

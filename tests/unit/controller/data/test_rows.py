@@ -88,7 +88,11 @@ def test_a_row_of_an_agent_has_the_arguments_of_the_template_whatever_its_prompt
 
 def test_the_chat_template_hears_of_tools_and_arguments():
     class Tokenizer:
-        def apply_chat_template(self, talk: object, **how: object) -> list[int]:
+        chat_template = "{{ messages }}"
+
+        def apply_chat_template(self, talk: object, **how: object) -> list[int] | str:
+            if not how["tokenize"]:  # asked for what it writes
+                return str(talk)
             self.heard = how
             return [1]
 

@@ -109,6 +109,7 @@ def test_a_folder_that_the_user_may_not_enter_is_said_and_the_others_are_shown(
 
     monkeypatch.setattr(os, "stat", closed(os.stat))
     monkeypatch.setattr(io, "open", closed(io.open))
+    monkeypatch.setattr(os, "open", closed(os.open))
     monkeypatch.setattr("controller.view.door.server.serve", serve)
     browser = Browser(run, whole)
     _, found = browser.json("/api/runs")
