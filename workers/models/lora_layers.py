@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError
+from protocol.model_shape import expert_count
 from protocol.settings import LoraSettings
 from workers.models.lora import PREFIX, adapter_config, target_layers
 
@@ -35,8 +36,10 @@ def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> lis
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            # not the model itself: in a mixture, peft would put adapters of shared layers beside the experts
-            inject_adapter_in_model(config, torch.nn.ModuleList([model]), adapter_name=ADAPTER)
+            # of a mixture not the model itself: peft would put adapters of shared layers beside the experts
+            has_experts = expert_count(model.config.to_dict()) > 0
+            into = torch.nn.ModuleList([model]) if has_experts else model
+            inject_adapter_in_model(config, into, adapter_name=ADAPTER)
         except ValueError as error:
             raise ConfigError(
                 f"peft puts no adapter into {type(model).__name__}: {error}. Expected layers that it takes; "

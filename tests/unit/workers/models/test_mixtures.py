@@ -12,10 +12,13 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    FalconH1Config,
+    FalconH1ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
 
+from protocol.errors import ConfigError
 from protocol.settings import (
     LoraSettings,
     ModelSettings,
@@ -29,6 +32,7 @@ from tests.unit.workers.trainer.test_trainer import make_batch
 from workers.engines.interface import Generation
 from workers.engines.torch.engine import TorchEngine, make_engine
 from workers.models.lora import target_layers, tensor_names
+from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm, stored_names
 from workers.trainer.packed_forward import forward_row, whole_row
 from workers.trainer.publishing.publisher import Publisher
@@ -127,6 +131,16 @@ def test_an_adapter_of_one_is_trained_and_the_log_says_that_experts_have_none(di
     published = state_of(trainer)
     assert published
     assert not any("experts" in name for name in published)
+
+
+@needs_peft
+def test_what_peft_refuses_of_a_model_with_a_state_space_stays_refused():
+    """Its kernels on a GPU would read the weight of `out_proj` past the adapter."""
+    shape = {name: SHAPE[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
+    config = FalconH1Config(**shape, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
+                            mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4)  # fmt: skip
+    with pytest.raises(ConfigError, match="peft puts no adapter into FalconH1ForCausalLM"):
+        add_adapter(FalconH1ForCausalLM(config), LoraSettings(rank=2), seed=0)
 
 
 @needs_peft
