@@ -71,7 +71,10 @@ def _refuse_misspelt(word: str, commands: Collection[str]) -> None:
         return
     near = [KNOWN_ELSEWHERE[word]] if word in KNOWN_ELSEWHERE else None
     near = near or difflib.get_close_matches(word, sorted(commands), n=1)
-    meant = f"Did you mean `{near[0]}`?" if near else f"The commands are {', '.join(sorted(commands))}."
+    from controller.config.places import file_meant  # not at the start, which it would make slower
+
+    known = f"The commands are {', '.join(sorted(commands))}."
+    meant = f"Did you mean `{near[0]}`?" if near else file_meant(Path(word)).strip() or known
     raise ConfigError(f"There is no command `{word}`, nor a configuration of that name. {meant}")
 
 

@@ -19,6 +19,7 @@ COMMANDS = {command.name or getattr(command.callback, "__name__", "") for comman
         (["chekc", "a.yaml"], "`check`"),
         (["train", "a.yaml"], "`run`"),
         (["Replay", "runs/a"], "`replay`"),
+        (["quickstart"], "Did you mean examples/quickstart.yaml?"),
         (["frobnicate"], f"The commands are {', '.join(sorted(COMMANDS))}."),
     ],
 )
