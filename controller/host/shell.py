@@ -43,7 +43,7 @@ from controller.host.run_directory import RunDirectory
 from controller.host.snapshot_taker import SnapshotTaker
 from controller.host.status_file import StatusFile
 from controller.host.stepper import Stepper
-from controller.host.supervisor import Supervisor
+from controller.host.supervisor import CLOSE_GRACE_S, FAILED_GRACE_S, Supervisor
 from protocol.errors import ConfigError, RunError, StaleFlowError, first_cause
 from protocol.ids import PeerId
 from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, Role, Welcome
@@ -51,7 +51,6 @@ from protocol.wire.descriptors import raise_limit
 from protocol.wire.security import CHANNEL_ROLES, Keyring, channel_key
 from protocol.wire.server import Server
 
-GRACE_S = 2.0, 10.0  # for workers to leave by themselves: a failed run, which somebody waits for; a success
 FLUSH_S = 2.0  # for the last words to workers to be acknowledged
 
 log = logging.getLogger("staleflow.controller")
@@ -368,8 +367,8 @@ class Shell:
         for peer in self._peers:
             self._server.send(peer, Close("The run is over.", is_fault=False), ())
         await self._server.flush(FLUSH_S)
-        grace_s, registry = GRACE_S[self._is_success], self.core.state.registry
-        await supervisor.stop(grace_s, attached=registry.named)
+        grace_s = CLOSE_GRACE_S if self._is_success else FAILED_GRACE_S
+        await supervisor.stop(grace_s, importing=lambda name: self.core.state.registry.named(name) is None)
 
     def _finish(self) -> None:
         if self._timer is not None:

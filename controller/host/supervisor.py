@@ -41,6 +41,8 @@ MORE_OF = {
     errno.EAGAIN: "Allow more processes and threads (`ulimit -u`, or the limit of pids of the container).",
     errno.ENOMEM: "Free memory, or start fewer workers on this machine.",
 }
+CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
+FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
 MAX_LINE_BYTES = 1 << 20
 # -P: a folder of the user's that is called `workers` must not hide ours
 HOST = (sys.executable, "-P", "-m", "workers.host")
@@ -170,15 +172,15 @@ class Supervisor:
         if name in self._workers:
             self._workers[name].kill()
 
-    async def stop(self, grace_s: float, *, attached: Callable[[str], object] = str) -> None:
+    async def stop(self, grace_s: float, *, importing: Callable[[str], bool] = lambda _: False) -> None:
         """Wait for the workers to end, `grace_s` at most, then kill the rest; none is left on return.
 
-        `attached(name)`: something of each that has attached; the others, which still import, are killed now.
+        `importing(name)`: whether a worker has not attached yet; it has no work in hand, and is killed now.
         """
         for name, life in self._lives.items():
             if name not in self._workers:
                 life.cancel()  # it is waiting for its delay
-            elif not attached(name):
+            elif importing(name):
                 self._workers[name].kill()
         lives = list(self._lives.values())
         if lives:

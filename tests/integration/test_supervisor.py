@@ -236,7 +236,7 @@ async def test_a_worker_that_has_not_attached_holds_up_no_end(tmp_path: Path) ->
     async with asyncio.timeout(LIMIT_S), stage(tmp_path) as s:
         s.supervisor.spawn("rollout-0", "rollout")
         pid = (await s.hello())["pid"]
-        await s.supervisor.stop(1e9, attached={}.get)
+        await s.supervisor.stop(1e9, importing=lambda name: name == "rollout-0")
         assert is_gone(pid)
 
 

@@ -51,7 +51,7 @@ class Trajectory:
     def reported(self) -> int:
         """Accepted tokens of this attempt."""
         if self.going is not None:
-            self._read(self.going)
+            self._catch_up_with(self.going)
         return self._reported
 
     @reported.setter
@@ -63,7 +63,7 @@ class Trajectory:
     def response_tokens(self) -> int:
         """Tokens sampled for it."""
         if self.going is not None:
-            self._read(self.going)
+            self._catch_up_with(self.going)
         return self._response_tokens
 
     @response_tokens.setter
@@ -75,23 +75,23 @@ class Trajectory:
     def segments(self) -> list[Segment]:
         """Its runs of tokens of one attempt and version, in order."""
         if self.going is not None:
-            self._read(self.going)
+            self._catch_up_with(self.going)
         return self._segments
 
     @property
     def since(self) -> float:
         """Time of its route or its last token, or of its call back if it was called back; in `awake_s`."""
         if self.going is not None:
-            self._read(self.going)
+            self._catch_up_with(self.going)
         return self._since
 
     @since.setter
     def since(self, moment: float) -> None:
         if self.going is not None:
-            self._read(self.going)
+            self._catch_up_with(self.going)
         self._since = moment
 
-    def _read(self, going: "Given") -> None:
+    def _catch_up_with(self, going: "Given") -> None:
         self.catch_up(going.reported, going.heard_at)
 
     def catch_up(self, reported: int, heard_at: float) -> None:
