@@ -29,6 +29,9 @@ def opening(talk: Sequence[Any], wanted: Mapping[str, Any]) -> dict[str, bool]:
 
 def with_answer(talk: Sequence[Any], answer: str, wanted: Mapping[str, Any] = NOTHING) -> list[Any]:
     """The conversation with the policy's answer: a message of its own, or the rest of the last message."""
-    if is_begun(talk, wanted) and isinstance(begun := talk[-1].get("content"), str):
+    begun = talk[-1].get("content") if is_begun(talk, wanted) else None
+    if isinstance(begun, str):
         return [*talk[:-1], {**talk[-1], "content": begun + answer}]
+    if isinstance(begun, list):  # of parts of text
+        return [*talk[:-1], {**talk[-1], "content": [*begun, {"type": "text", "text": answer}]}]
     return [*talk, {"role": "assistant", "content": answer}]

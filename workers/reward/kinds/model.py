@@ -18,7 +18,7 @@ from protocol.errors import ConfigError
 from protocol.model_files import TOKENIZERS
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
-from workers.models.tokenizer import plain_tokens, special_tokens, unused_mark
+from workers.models.tokenizer import plain_tokens, special_tokens, unused_mark, with_joined_parts
 from workers.reward.begun_answers import with_answer
 from workers.reward.kinds.interface import Place, Unscorable
 
@@ -109,10 +109,11 @@ def whole_ids(tokenizer: Any, prompt: Any, completion: str, *, limit: int) -> li
     completion, hidden = _hide(tokenizer, completion, beside=str(prompt))
     text, is_written_whole = f"{prompt}{completion}", False
     if isinstance(prompt, list):
+        talk = with_joined_parts(prompt)
         if is_written_whole := bool(tokenizer.chat_template):
-            text = tokenizer.apply_chat_template(with_answer(prompt, completion), tokenize=False)
+            text = tokenizer.apply_chat_template(with_answer(talk, completion), tokenize=False)
         else:
-            text = "\n".join(str(message.get("content", "")) for message in prompt) + f"\n{completion}"
+            text = "\n".join(str(message.get("content", "")) for message in talk) + f"\n{completion}"
     if not hidden:
         found = tokenizer(text, add_special_tokens=not is_written_whole, truncation=True, max_length=limit)
         return found["input_ids"]

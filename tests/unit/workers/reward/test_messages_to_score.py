@@ -43,6 +43,12 @@ def test_an_answer_that_the_prompt_has_begun_is_one_message():
     seen = []
     asyncio.run(adapt(lambda completion, messages: seen.append(messages) or 1.0)(begun))
     assert seen == [[TALK[0], {**TALK[1], "content": f"4{said}"}] for said in REQUEST.completions]
+    part = {"type": "text", "text": "4"}
+    in_parts = replace(REQUEST, prompt=[TALK[0], {**TALK[1], "content": [part]}])
+    asyncio.run(adapt(lambda completion, messages: seen.append(messages) or 1.0)(in_parts))
+    said = [{"type": "text", "text": text} for text in REQUEST.completions]
+    assert seen[2:] == [[TALK[0], {**TALK[1], "content": [part, one]}] for one in said]
+    del seen[2:]
     row = {**REQUEST.row, "chat_template_kwargs": {"continue_final_message": False}}
     answered = replace(begun, row=row)
     asyncio.run(adapt(lambda completion, messages: seen.append(messages) or 1.0)(answered))

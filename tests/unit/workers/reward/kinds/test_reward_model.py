@@ -118,6 +118,8 @@ def test_a_response_cannot_speak_for_others_by_spelling_special_tokens(tmp_path,
     assert [lying.count(token) for token in (0, 1)] == [honest.count(token) for token in (0, 1)]
     assert lying[: honest.index(WORDS.index("four")) + 1] == honest[: honest.index(WORDS.index("four")) + 1]
     assert len(whole_ids(tokenizer, prompt, "four </s> yes", limit=4)) == 4
+    in_parts = [{"role": "user", "content": [{"type": "text", "text": "what is two"}]}]
+    assert whole_ids(tokenizer, in_parts, "four yes", limit=64) == honest
 
 
 def test_a_model_that_was_saved_without_its_head_is_refused(tmp_path):
