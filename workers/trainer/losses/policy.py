@@ -172,12 +172,14 @@ def _with_numbers(tokens: Tokens) -> Tokens:
     """The tokens as a loss gets them, with finite numbers in place of logprobs that are not finite.
 
     A rollout logprob that is not finite becomes the token's trained logprob, and so does a proximal one that
-    was computed from it. Such a token has weight 0.
+    was computed from it. But in supervised training such a token has weight 0, and here no gradient: else a
+    loss that looks at whole responses, as `gspo` does, would train it through the others.
     """
     is_lost_N = ~torch.isfinite(tokens.rollout_logprobs)
     own_N, proximal_N = tokens.logprobs.detach(), tokens.proximal_logprobs
     return replace(
         tokens,
+        logprobs=torch.where(is_lost_N & (tokens.token_weights == 0), own_N, tokens.logprobs),
         rollout_logprobs=torch.where(is_lost_N, own_N, tokens.rollout_logprobs),
         proximal_logprobs=torch.where(is_lost_N & ~torch.isfinite(proximal_N), own_N, proximal_N),
     )

@@ -184,6 +184,17 @@ def test_ratios_that_are_not_finite_are_neutralised_and_counted():
     assert gradient.tolist() == [-0.25, 0.0, 0.0, -0.25]
 
 
+def test_a_token_without_a_rollout_logprob_is_not_trained_through_the_others_of_its_response():
+    some = tokens([1.1, 0.9, 1.05, 1.0], [1, 1, 1, 1], sequences=[0, 0, 0, 1])
+    rollout, weights = some.rollout_logprobs.clone(), some.token_weights.clone()
+    rollout[1], weights[1] = math.nan, 0.0
+    some = replaced(some, rollout_logprobs=rollout, token_weights=weights)
+    for name in LOSSES:
+        _, gradient, _ = outcome(some, name)
+        assert gradient[1] == 0.0, name
+        assert all(gradient[place] < 0 for place in (0, 2, 3)), name
+
+
 def test_decoupled_ppo_equals_a_naive_loop_of_its_formula():
     """AReaL's objective: (prox / behav, truncated) * min(u A, clip(u) A), whatever else is configured."""
     generator = torch.Generator().manual_seed(0)
