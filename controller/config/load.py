@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from controller.config import variables
-from controller.config.known_names import MOST_SHOWN, REMARKS, keys_at, leaves, nearest, our_key
+from controller.config.known_names import keys_at, leaves, nearest, our_key, told, translated
 from controller.config.models import Config, Section
 from controller.config.places import file_meant, with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
@@ -368,10 +368,10 @@ def _unknown_key(field: str, value: Any, options: type[BaseModel] | None = None)
     """What to do about an unknown key; `options`: its model, if the place does not tell (a reward's kind)."""
     section, _, name = field.rpartition(".")
     known = list(valid_keys()) if options is None else list(valid_keys(options, f"{section}."))
-    if isinstance(value, dict) and (translated := _translated(field, value, known)):
-        return f"there is no such section. {translated}"
-    if (ours := our_key(name)) is not None:
-        return " ".join(filter(None, [f"there is no such key. Did you mean `{ours}`?", REMARKS.get(ours)]))
+    if isinstance(value, dict) and (elsewhere := _translated(field, value, known)):
+        return f"there is no such section. {elsewhere}"
+    if (said := told(field)) is not None:
+        return f"there is no such key. {said}"
     siblings = keys_at(Config, section) if options is None else {key.rpartition(".")[2]: key for key in known}
     if meant := nearest(name, list(siblings.values()), known):
         return f"there is no such key. Did you mean {' or '.join(f'`{key}`' for key in meant)}?"
@@ -384,10 +384,5 @@ def _translated(section: str, value: Any, known: Sequence[str]) -> str:
     if "." not in section and difflib.get_close_matches(section, top, n=1):
         return ""  # a typing error
     by_name = {key.rpartition(".")[2]: key for key in reversed(known)}  # the first of equal names counts
-    found = {}
-    for leaf in leaves(value, section):
-        name = leaf.rpartition(".")[2]
-        if (ours := our_key(name) or by_name.get(name)) is not None:
-            found[leaf] = ours
-    shown = [f"`{leaf}` is `{ours}` here" for leaf, ours in list(found.items())[:MOST_SHOWN]]
-    return ", ".join(shown) + "." if shown else ""
+    paths = list(leaves(value, section))
+    return translated({path: our_key(path) or by_name.get(path.rpartition(".")[2]) for path in paths})

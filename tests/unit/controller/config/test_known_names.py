@@ -1,11 +1,12 @@
 """Names that other systems have for our keys, and the one list of keys that take an import path."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from controller.config.known_names import OURS, REMARKS
+from controller.config.known_names import NOT_HERE, OURS, REMARKS
 from controller.config.load import load_config, valid_keys
 from controller.config.models import Config, Section
 from controller.config.pluggable import BUILT_IN, FILES
@@ -23,7 +24,8 @@ def test_every_name_of_others_leads_to_a_key_of_ours_and_is_none_itself():
     known = set(valid_keys())
     assert {*OURS.values(), *REMARKS} <= known
     leaves = {key.rpartition(".")[2]: key for key in known}
-    assert {name: leaves[name] for name in OURS if name in leaves} == {}
+    assert {name: leaves[name] for name in (*OURS, *NOT_HERE) if name in leaves} == {}
+    assert not OURS.keys() & NOT_HERE.keys()
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,14 @@ def test_every_name_of_others_leads_to_a_key_of_ours_and_is_none_itself():
         ("rollout.rollouts_per_example", "rollout.group_size"),
         ("grpo.num_prompts_per_step", "trainer.batch_groups"),  # NeMo-RL
         ("actor_rollout_ref.actor.ppo_mini_batch_size", "trainer.minibatches"),
+        ("trainer.scale_rewards", "trainer.advantage_scale"),  # TRL
+        ("trainer.vllm_importance_sampling_clip_max", "trainer.importance_cap"),
+        ("algorithm.use_kl_in_reward", "trainer.kl_in"),  # verl
+        ("algorithm.rollout_correction.rollout_rs", "trainer.rejection"),
+        ("actor_rollout_ref.rollout.val_kwargs.n", "evaluation.samples"),
+        ("algo.kl.estimator", "trainer.kl_estimator"),  # OpenRLHF
+        ("algo.advantage.estimator", "trainer.algorithm"),
+        ("eval.steps", "evaluation.every_steps"),
     ],
 )
 def test_the_names_of_other_systems_are_understood(tmp_path, key, ours):
@@ -53,6 +63,43 @@ def test_a_value_that_cannot_be_taken_over_is_remarked_on(tmp_path):
     assert "`trainer.minibatches`? It says how many" in problems(
         tmp_path, "", "trainer.ppo_mini_batch_size=8"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        # TRL's level of the policy ratio is not our level of the importance weight
+        ("trainer.importance_sampling_level", "`trainer.loss`? A ratio per response, as in GSPO, is `gspo`."),
+        (
+            "trainer.loss_type",
+            "TRL's loss_type grpo, dapo, dr_grpo is trainer.loss_aggregation ",
+        ),
+        ("trainer.epsilon", "`trainer.clip_low`? It is the lower bound alone; the upper one is"),
+        ("trainer.epsilon_high", "TRL's epsilon_high 5 is 4 here"),
+    ],
+)
+def test_a_name_whose_nearest_is_another_setting_is_not_taken_for_it(tmp_path, key, said):
+    assert said in problems(tmp_path, "", f"{key}=1")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("trainer.num_iterations", "A batch is trained once here"),  # TRL
+        ("actor_rollout_ref.actor.ppo_epochs", "A batch is trained once here"),  # verl
+        ("trainer.sync_ref_model", "The KL is to the initial model throughout"),
+        ("algorithm.kl_ctrl.target_kl", "trainer.kl_coefficient is constant"),
+        ("rollout.repetition_penalty", "Penalties would sample from another distribution"),
+    ],
+)
+def test_what_has_no_counterpart_is_said_to_have_none(tmp_path, key, said):
+    assert re.search(f"no such (key|section)\\.( `{key}`:)? {said}", problems(tmp_path, "", f"{key}=1"))
+
+
+def test_remarks_stand_behind_a_translated_section_too(tmp_path):
+    text = problems(tmp_path, "actor: {ppo_mini_batch_size: 64, clip_ratio: 0.1, ppo_micro_batch_size: 4}")
+    assert "`actor.ppo_mini_batch_size` is `trainer.minibatches` here, `actor.clip_ratio` is" in text
+    assert "here. trainer.minibatches: It says how many there are, not how large they are." in text
 
 
 def test_a_whole_section_of_another_system_is_translated_key_by_key(tmp_path):
