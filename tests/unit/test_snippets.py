@@ -126,3 +126,14 @@ def test_a_name_that_there_is_not_is_seen():
     assert has("controller", "load_config")
     assert has("strategies.views", "InstanceView")
     assert not has("strategies.views", "NoSuchView")
+
+
+RECIPES = re.findall(r"\| `(\{.*\})` \|$", (ROOT / "docs" / "algorithms.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_of_another_system_is_a_configuration(recipe, tmp_path):
+    assert len(RECIPES) > 8
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"trainer": yaml.safe_load(recipe)}))
+    trainer = load_config(str(tmp_path / "run.yaml")).trainer
+    assert trainer.importance == yaml.safe_load(recipe).get("importance", "truncate")

@@ -104,7 +104,8 @@ def m2po(tokens: Tokens) -> TokenLoss:
 
     Of the micro-batch's tokens, those farthest from the policy that sampled them are left out, until the mean
     square of the remaining log ratios is at most `trainer.second_moment`. They still count in the divisor of
-    the loss. Source: M2PO (arXiv 2510.01161), which takes the mean over the batch.
+    the loss. Source: M2PO (arXiv 2510.01161), which takes the mean over the batch; the authors' code takes it
+    over tokens that a clip could act on, and clips these.
     """
     away_N = log_ratio(tokens.logprobs, tokens.rollout_logprobs).detach().square()
     ordered_N, places_N = away_N.sort()
