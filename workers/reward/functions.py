@@ -54,6 +54,13 @@ class ScoreRequest:
 Scorer = Callable[[ScoreRequest], Awaitable[list[float]]]
 
 
+TEXTS = (
+    "(If it came from a completion: each is a text here, also where the prompt is a list of messages, for "
+    'which TRL gives [{"role": "assistant", "content": text}]. '
+    'Take `completion` for `completion[0]["content"]`.)'
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Raised:
     error: BaseException
@@ -137,12 +144,17 @@ async def _score_group(
         **({MESSAGES: [*map(request.messages, range(count))]} if request.has_messages else {}),
     }
     chosen = _choose(offered, signature, request)
-    result = function(**{
-        name: [_own(name, one) for one in value] if isinstance(value, list) else value
-        for name, value in chosen.items()
-    })  # fmt: skip
-    if inspect.isawaitable(result):
-        result = await result
+    try:
+        result = function(**{
+            name: [_own(name, one) for one in value] if isinstance(value, list) else value
+            for name, value in chosen.items()
+        })  # fmt: skip
+        if inspect.isawaitable(result):
+            result = await result
+    except TypeError as error:
+        if "string indices" in str(error):  # as of completion[0]["content"]
+            error.add_note(TEXTS)
+        raise
     values = result.tolist() if hasattr(result, "tolist") else result
     if not isinstance(values, list | tuple):
         raise ConfigError(

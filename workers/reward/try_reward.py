@@ -41,7 +41,8 @@ def answer(question: Mapping[str, Any]) -> tuple[str | None, list[float]]:
     except _TooLong:
         return f"it took longer than `reward.timeout_s` = {limit_s:g} s, after which a run cuts it off.", []
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        return f"it raised {type(error).__name__}: {error}.\n{_where(error)}", []
+        notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+        return f"it raised {type(error).__name__}: {error}.{notes}\n{_where(error)}", []
 
 
 def _where(error: BaseException) -> str:

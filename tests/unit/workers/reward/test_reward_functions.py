@@ -35,6 +35,23 @@ async def test_a_group_function_without_keywords_gets_only_what_it_declares() ->
     )(REQUEST) == [1.0, 0.0]
 
 
+async def test_a_function_that_takes_completions_for_messages_as_trl_gives_them_is_told() -> None:
+    def score(completions: list[Any], **columns: Any) -> list[float]:
+        return [float(completion[0]["content"] == "4") for completion in completions]
+
+    async def later(completions: list[Any]) -> list[float]:
+        return score(completions)
+
+    for function in (score, later):
+        with pytest.raises(TypeError) as raised:
+            await adapt(function)(REQUEST)
+        assert "Take `completion` for `completion[0]" in raised.value.__notes__[0]
+
+    with pytest.raises(TypeError) as raised:
+        await adapt(lambda completions: completions + 1)(REQUEST)
+    assert not hasattr(raised.value, "__notes__")
+
+
 async def test_an_async_group_function_is_awaited() -> None:
     async def reward(completions: list[str]) -> Any:
         return np.asarray([0.5, 0.25], dtype=np.float32)
