@@ -15,7 +15,7 @@ def is_begun(talk: Sequence[Any], wanted: Mapping[str, Any]) -> bool:
     """Whether the policy goes on with the last message, and does not answer it.
 
     `wanted`: the row's `chat_template_kwargs`, whose `continue_final_message` decides if it is there. Source:
-    TRL.
+    TRL's `apply_chat_template`; its GRPOTrainer (1.16) never goes on with a message.
     """
     last: object = talk[-1] if talk else None
     return bool(wanted.get(CONTINUE, isinstance(last, Mapping) and last.get("role") == "assistant"))
