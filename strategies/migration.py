@@ -30,12 +30,13 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
     """Move work from the instance with the highest throughput to the one with the lowest.
 
     This happens when the highest throughput is over `phi_throughput` times the lowest, and no work waits at
-    the latter. Single trajectories move, shortest first (the cheapest to prefill), and only to the same or a
-    newer version. Without such a gap, trajectories that gain most leave devices that are slower by
-    themselves. Source: StaleFlow (arXiv 2601.12784), migration, with phi_throughput read as a ratio; devices
-    of several speeds are ours.
+    the latter. Single trajectories move, shortest first (the cheapest to prefill), only to the same or a
+    newer version, and only as many as have room there: an instance without a free row is no target, and what
+    finds no room goes back to where it came from. Without such a gap, trajectories that gain most leave
+    devices that are slower by themselves. Source: StaleFlow (arXiv 2601.12784), migration, with
+    phi_throughput read as a ratio; the room and devices of several speeds are ours.
     """
-    idle = [i for i in instances if not i.waiting]
+    idle = [i for i in instances if not i.waiting and i.running < i.capacity]
     if len(instances) < 2 or not idle:
         return []
     rates = {i.id: throughput(i.coefficients, i.running, i.resident_tokens) for i in instances}
@@ -48,8 +49,18 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
         return _by_latency(instances, running, settings, _speed)
     wanted = min(MOVES_PER_PAIR, (high.running - low.running) // 2)
     victims = sorted(running[high.id], key=lambda t: (t.resident_tokens, t.id))
-    moves = [v.id for v in victims if saving_s(v, high, low) > 0]
-    return moves[:wanted]
+    return _that_fit([v for v in victims if saving_s(v, high, low) > 0][:wanted], high, low)
+
+
+def _that_fit(victims: Sequence[RunningView], source: InstanceView, target: InstanceView) -> list[int]:
+    """The ids of the first of these that have room on the target together."""
+    moves: list[int] = []
+    for victim in victims:
+        if not fits(victim, target):
+            break
+        moves.append(victim.id)
+        source, target = _moved(victim, source, target)
+    return moves
 
 
 def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:

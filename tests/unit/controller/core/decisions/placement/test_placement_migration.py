@@ -59,3 +59,19 @@ def test_an_instance_that_pulls_keeps_its_queue():
     )
     run.status("first", 2, waiting=3, resident=95, queued=queued)
     assert not run.sent(messages.Interrupt)
+
+
+def test_nothing_leaves_a_fast_instance_for_one_whose_rows_are_all_taken():
+    run = Run(instances=0, group_size=42, prompts=1, response=20_000, staleness={
+        "max_staleness": 0, "mu": 0.0, "routing": "least_requests", "migration": "gap",
+    })  # fmt: skip
+    run.join("small", capacity=2, kv_tokens=10**6, version=0)
+    run.join("large", capacity=64, kv_tokens=10**6, version=0)
+    for (group, member), (peer, route) in list(run.routes.items()):
+        run.say(peer, Generated.of((Delta(group, member, route.attempt, 0, 1000, 0, None),)))
+    for sequence in range(1, 6):
+        for peer in ("small", "large"):
+            run.say(peer, messages.Beat(), at=run.now + 0.1)
+            run.status(peer, sequence)
+    assert [peer for peer, _ in run.routes.values()].count("small") == 2
+    assert not run.core.state.accounts.counts["migrations"]
