@@ -9,6 +9,7 @@ from strategies.admission import (
     by_cap,
     first_to_start,
     one_batch,
+    roll_flash,
     verl_async,
     whole_window,
 )
@@ -65,3 +66,11 @@ def test_a_quota_leaves_no_place_empty_and_never_shuts_a_source_out():
 def test_nothing_starts_where_nothing_waits():
     with pytest.raises(ValueError, match="min"):
         first_to_start([], [0], [Claim()])
+
+
+def test_rules_that_know_of_spare_groups_count_them_in_each_batch():
+    view = VIEW._replace(spare_groups=2, generating=1, occupied=1, published_version=5)
+    assert by_cap(view, 2.5) == 25 - 2
+    assert whole_window(view, "all") == 4 * 10 - 2
+    assert one_batch(view, None) == 10 - 2
+    assert roll_flash(view, None) == 4 * 8 - 2  # that system has none

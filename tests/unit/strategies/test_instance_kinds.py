@@ -95,3 +95,16 @@ def test_instances_of_any_speed_make_few_kinds_and_each_is_known():
     misses = sorted(cluster.miss(number) for number in cluster.fits)
     assert misses[len(misses) // 2] < 0.15
     assert misses[-1] < 0.9
+
+
+def test_an_instance_that_joins_again_counts_once_and_one_that_left_not_at_all():
+    kinds = InstanceKinds(QWEN_7B_TP1)
+    fit = kinds.join(0)
+    assert kinds.join(0) is kinds.join(1) is fit
+    assert fit.reporters == len(kinds.like(0)) == 2
+    kinds.leave(1)
+    kinds.leave(1)
+    assert fit.reporters == len(kinds.like(0)) == 1
+    cluster = Cluster([1.0] * 4 + [3.0])
+    cluster.run(60)
+    assert [cluster.kinds.like(number) for number in (0, 4)] == [[0, 1, 2, 3], [4]]

@@ -212,3 +212,14 @@ def test_who_only_keeps_up_predicts_later_what_who_has_predicted_all_the_time_do
             model.observe(length, False)
     assert predicting._totals == keeping_up._totals
     assert predicting._fresh == keeping_up._fresh
+
+
+@pytest.mark.parametrize("longest", [500, 4000, 8192])
+def test_the_share_of_the_longest_is_that_of_those_near_the_longest(longest):
+    model = LengthModel(8192)
+    for number in range(400):
+        model.observe(longest if number % 4 == 0 else 100, False)
+    assert model.long_share() == pytest.approx(0.25, abs=0.01)  # before anything else was asked
+    for _ in range(1200):
+        model.observe(100, False)
+    assert model.long_share() == pytest.approx(100 / 1600, abs=0.01)

@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.settings import TrainerSettings
-from strategies.outcomes import group_advantages, outcomes, overlong_penalty
+from strategies.outcomes import TurnsView, by_returns, group_advantages, outcomes, overlong_penalty
 
 GROUPS = [(0.0, 0.0, 1.0, 1.0), (1.0, 2.0, 3.0, 6.0)]
 # sample deviations: sqrt(1/3); sqrt((4 + 1 + 0 + 9) / 3)
@@ -50,7 +50,9 @@ def test_the_penalty_for_length_grows_over_the_buffer_and_ends_at_its_whole():
     def penalty(tokens):
         return overlong_penalty(tokens, max_tokens=100, buffer=0.2, penalty=0.5)
 
-    assert [penalty(tokens) for tokens in (0, 80, 90, 100)] == pytest.approx([0, 0, -0.25, -0.5], abs=1e-9)
+    assert [penalty(tokens) for tokens in (0, 80, 90, 100, 200)] == pytest.approx(
+        [0, 0, -0.25, -0.5, -0.5], abs=1e-9
+    )
     assert overlong_penalty(100, max_tokens=100, buffer=0.0, penalty=0.5) == 0
 
 
@@ -58,3 +60,11 @@ def test_the_penalty_for_length_is_part_of_what_a_group_is_compared_by():
     settings = TrainerSettings(algorithm="dapo", advantage_scale="none")
     found = outcomes((1.0, 1.0), (80, 100), settings=settings, max_tokens=100)
     assert found == pytest.approx((0.5, -0.5), abs=1e-9)
+
+
+def test_the_return_of_a_turn_is_compared_with_those_who_reached_that_turn():
+    view = TurnsView(((1.0, 0.0, 4.0), (0.0, 2.0), ()), 0.5, "group_mean", "none")
+    # returns: (2, 2, 4), (1, 2)
+    assert by_returns(view) == [[0.5, 0.0, 0.0], [-0.5, 0.0], []]
+    assert by_returns(view._replace(baseline="none")) == [[2.0, 2.0, 4.0], [1.0, 2.0], []]
+    assert by_returns(view._replace(rewards=())) == []

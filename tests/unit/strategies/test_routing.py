@@ -2,15 +2,22 @@
 
 import random
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.cost_model import Coefficients, marginal_gain, prefill_s, step_latency, throughput
 from strategies.routing import (
     ROUTINGS,
     by_group,
     by_least_requests,
     by_marginal_gain,
     has_room,
+    lasting_gain,
+    moving_loss,
     round_robin,
 )
-from strategies.views import Settings
+from strategies.views import Settings, WorkView
 from tests.support.made_views import WORK, instance
 
 
@@ -112,3 +119,41 @@ def test_the_largest_worth_is_chosen_then_a_sibling_then_the_first():
             assert index == (-max(worths)[2] if worths else None), name
             chosen += index is not None
     assert chosen > 400
+
+
+coefficients = st.builds(
+    Coefficients, st.floats(1e-4, 0.1), st.floats(1e-5, 0.1), st.floats(1e-6, 1e-2), st.floats(1e-5, 0.1),
+    st.floats(1e-9, 1e-6), st.floats(0, 0.1), st.floats(1e-7, 1e-3), st.floats(0, 1e-8),
+)  # fmt: skip
+loads = st.builds(
+    lambda running, tokens, more, c: instance(
+        0, running, tokens, expected_tokens=tokens + more, coefficients=c
+    ),
+    st.integers(0, 300), st.integers(0, 400_000), st.integers(-1000, 400_000), coefficients,
+)  # fmt: skip
+
+
+@given(loads, st.integers(1, 50_000), st.floats(0.01, 100), st.integers(1, 9000))
+def test_the_lasting_gain_is_that_of_those_that_stay_and_no_more_than_run(view, length, horizon_s, typical):
+    settings = Settings(horizon_s=horizon_s, typical_tokens=typical)
+    c, running, tokens = view.coefficients, view.running, view.resident_tokens
+    found = lasting_gain(view, length, settings)
+    if not running:
+        assert found == marginal_gain(c, running, tokens, length)
+        return
+    reach = max(1.0, horizon_s / step_latency(c, running, tokens))  # tokens of each until then
+    staying = min(running, max(0, view.expected_tokens - tokens) / reach)
+    before = throughput(c, staying, staying * typical)
+    after = throughput(c, staying + 1, staying * typical + length)
+    assert found == pytest.approx(after - before, rel=1e-6, abs=1e-6 * (1 + before))
+
+
+@given(loads, st.integers(1, 50_000), st.integers(0, 50_000), st.integers(-10, 9000))
+def test_a_move_loses_the_prefill_over_the_rest_of_the_episode(view, held, new, rest):
+    whole, c, running = held + new, view.coefficients, view.running + 1
+    work = WorkView(0, whole, 0, False, expected_tokens=whole + rest, held_tokens=held)
+    step_s = step_latency(c, running, view.resident_tokens + whole)
+    extra_s = prefill_s(c, whole) - prefill_s(c, new)
+    rest_s = max(1, rest) * step_s
+    lost = running / step_s * extra_s / (rest_s + extra_s)  # all that run there stand still for so long
+    assert moving_loss(work, view) == pytest.approx(lost, rel=1e-6, abs=1e-6 * running / step_s)

@@ -30,7 +30,7 @@ from protocol.messages import (
     Ready,
     TrainStepFinished,
 )
-from protocol.wire.codec import Packet, decode, encode, from_fields, to_fields
+from protocol.wire.codec import Packet, check_frames, decode, encode, from_fields, to_fields
 
 KINDS = sorted({*messages.FROM_WORKER, *messages.TO_WORKER}, key=lambda kind: kind.tag)
 
@@ -190,3 +190,14 @@ def test_what_the_schema_does_not_allow_is_refused_in_words(frames: list[bytes],
 @settings(max_examples=50, deadline=None)
 def test_fields_alone_make_the_message_again(packet: Packet) -> None:
     assert from_fields(packet.message.tag, to_fields(packet.message)) == packet.message
+
+
+@pytest.mark.parametrize("logprob", [float("-inf"), float("inf"), float("nan"), 2e-3])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_single_logprob_that_no_token_can_have_is_refused_wherever_it_stands(logprob, place):
+    report, tokens = Generated.of((Delta(0, 0, 1, 0, 3, 0, ""),)), bytes(3 * ITEM_BYTES)
+    logprobs = [-0.5, 0.0, -1e30]
+    check_frames(report, (tokens, struct.pack("<3f", *logprobs)))
+    logprobs[place] = logprob
+    with pytest.raises(RemoteError, match="not finite numbers <= 0"):
+        check_frames(report, (tokens, struct.pack("<3f", *logprobs)))
