@@ -123,9 +123,7 @@ class LengthModel:
 
     def long_share(self) -> float:
         """The share of responses that are about as long as the longest: over NEAR of the 99 % quantile."""
-        if self._fresh >= self._fresh_limit:
-            self._rebuild()
-        position = self._position(NEAR * self.quantile(0, 0.99))
+        position = self._position(NEAR * self.quantile(0, 0.99))  # which rebuilds the tables if it is due
         return -self._falling[min(round(position), len(self._falling) - 1)]
 
     def _position(self, tokens: float) -> float:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from strategies.cost_model import Coefficients, marginal_gain, prefill_s, step_latency, throughput
 from strategies.routing import (
+    OLDER,
     ROUTINGS,
     by_group,
     by_least_requests,
@@ -16,6 +17,7 @@ from strategies.routing import (
     lasting_gain,
     moving_loss,
     round_robin,
+    weigh_gain,
 )
 from strategies.views import Settings, WorkView
 from tests.support.made_views import WORK, instance
@@ -157,3 +159,35 @@ def test_a_move_loses_the_prefill_over_the_rest_of_the_episode(view, held, new, 
     rest_s = max(1, rest) * step_s
     lost = running / step_s * extra_s / (rest_s + extra_s)  # all that run there stand still for so long
     assert moving_loss(work, view) == pytest.approx(lost, rel=1e-6, abs=1e-6 * running / step_s)
+
+
+def test_siblings_go_elsewhere_only_where_their_instance_is_full():
+    views = [instance(0), instance(1, 30, 120_000, has_sibling=True)]
+    settings = Settings(mu=0.0)
+    assert by_group(WORK, views, settings) == 1
+    assert by_group(WORK, [views[0], views[1]._replace(capacity=30)], settings) == 0
+    exact = views[1]._replace(kv_tokens=124_000)  # the last 4,000 tokens that it has room for
+    assert by_group(WORK, [views[0], exact], settings) == 1
+    assert by_group(WORK, [views[0], exact._replace(kv_tokens=123_999)], settings) == 0
+
+
+@given(loads, st.integers(1, 9000), st.integers(0, 90_000), st.floats(0.01, 1.0))
+def test_without_prediction_no_choice_depends_on_what_was_predicted(view, now, expected, mu):
+    settings = Settings(mu=mu, uses_prediction=False)
+    work, blind = (
+        WORK._replace(resident_tokens=now, expected_tokens=expected),
+        view._replace(expected_tokens=0),
+    )
+    worth = weigh_gain(work, settings)(view)
+    assert worth == weigh_gain(work._replace(expected_tokens=0), settings)(blind)
+    gain = marginal_gain(view.coefficients, view.running, view.resident_tokens, now)
+    if not view.running or gain > mu * throughput(view.coefficients, 1, now) * (1 + 1e-9):
+        assert worth == pytest.approx(gain * OLDER ** (0 - view.policy_version))
+
+
+@given(st.lists(loads, min_size=2, max_size=9))
+def test_the_order_of_instances_is_that_of_their_gain_for_typical_work(views):
+    settings = Settings(mu=0.0, typical_tokens=4000)
+    order = ROUTINGS["marginal_gain"].order
+    first = min(views, key=lambda view: order(view, settings))
+    assert lasting_gain(first, 4000, settings) == max(lasting_gain(view, 4000, settings) for view in views)
