@@ -269,3 +269,17 @@ def test_a_run_with_orders_replays_bit_for_bit(tmp_path):
         verdict = replay(recording)
     assert verdict.is_equal
     assert verdict.finished
+
+
+@pytest.mark.parametrize(
+    ("action", "argument"),
+    [("pause", ""), ("unpause", ""), ("checkpoint", ""), ("evaluate", ""), ("abort", "")],
+)
+def test_a_run_that_ends_takes_no_more_orders_and_says_why(run, action, argument):
+    run.run(until=lambda: run.core.state.ending is not None)
+    run.inbox.clear()  # the trainer has not saved the last version yet
+    before = run.core.state.orders
+    answer = run.order(action, argument)
+    assert answer.is_fault
+    assert answer.reason.startswith("The run is ending: ")
+    assert run.core.state.orders == before
