@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workers.trainer.losses import (
     explained_variance,
@@ -96,3 +98,26 @@ def test_returns_that_differ_by_their_rounding_alone_leave_nothing_to_explain(ou
     assert explained_variance(values, found.returns_N) == 0  # and not -1e12
     different = found.returns_N + torch.arange(341) % 2
     assert explained_variance(different, different) == 1
+
+
+@given(st.lists(st.tuples(*[st.floats(-9, 9)] * 3, st.floats(0, 1)), min_size=1, max_size=9), st.floats(0, 3))
+def test_the_value_loss_equals_a_loop_over_tokens(tokens, clip):
+    values, old, returns, weights = (doubles(*column) for column in zip(*tokens, strict=True))
+    found = value_loss(values, old, returns, token_weights_N=weights, clip=clip)
+    loss = clipped = 0
+    for value, before, wanted, weight in tokens:
+        held = before + min(clip, max(-clip, value - before))
+        loss += weight * max((value - wanted) ** 2, (held - wanted) ** 2) / 2
+        clipped += bool((doubles(held) - wanted).square() > (doubles(value) - wanted).square())
+    assert found.loss.item() == pytest.approx(loss, abs=1e-9)
+    assert found.clipped.item() == clipped
+
+
+def test_advantages_of_two_tokens_and_of_unequal_counts_are_standardized():
+    assert standardized(doubles(1, 4), is_scaled=False).tolist() == [-1.5, 1.5]
+    root = 2**0.5
+    assert standardized(doubles(1, 4), is_scaled=True).tolist() == pytest.approx(
+        [-1 / root, 1 / root], abs=1e-6
+    )
+    tiny = standardized(doubles(0, 1e-6), is_scaled=True)  # of the size of epsilon, which is added
+    assert tiny[1].item() == pytest.approx(0.5e-6 / (1e-6 / root + 1e-6), rel=1e-3)
