@@ -6,12 +6,14 @@ each worker once, so that no worker can stall the loop or fill memory by asking.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from controller.config.models import Config
+from controller.data.initial_weights import initial_weights
 from controller.host.daemon_thread import in_daemon_thread
 from controller.host.run_directory import RunDirectory, origin_of
 from controller.host.supervisor import Supervisor
@@ -44,7 +46,7 @@ class InitialModel:
         on_fault: Callable[[PeerId, str], None],
     ) -> None:
         """`on_fault(peer, reason)` is called for a worker that asks for the files twice."""
-        self._model, self._seed = config.model, config.run.seed
+        self._config, self._model, self._seed = config, config.model, config.run.seed
         self._run, self._server = directory, server
         self._on_progress, self._on_fault = on_progress, on_fault
         self._is_there = False
@@ -57,6 +59,11 @@ class InitialModel:
     def directory(self) -> Path:
         """Folder of the model."""
         return self._run.model if self._model.factory is not None else Path(self._model.path)
+
+    @property
+    def weights(self) -> str:
+        """What identifies the weights, in JSON, by which a resumed run notices that they were replaced."""
+        return json.dumps(initial_weights(self._config))
 
     async def make(self, supervisor: Supervisor) -> None:
         """Make the model if it is not there, and tell the server its vocabulary.

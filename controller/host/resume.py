@@ -16,6 +16,7 @@ from typing import Any
 
 from controller.config.models import Config
 from controller.core.core import Core
+from controller.data.initial_weights import replaced_weights
 from controller.data.moved_files import as_lies_now
 from controller.durability.damage import broken, newest_checkpoint, saved_versions, way_on
 from controller.durability.holder import controller_of, in_use
@@ -212,12 +213,13 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
     with Recording(run) as recording:
         past = gone_back(recording, derive_with_skips(recording))
         past.notes += changed_files(recording.told("files", dict, {}), config.as_written())
-        data = recording.told("data", list, [])
+        data, weights = recording.told("data", list, []), recording.told("weights", dict, {})
     state = past.core.state
     is_done = state.steps >= config.run.steps or past.core.is_out_of_data
     past.is_over = state.finished and state.ending_is_success and is_done
     if not past.is_over:
         _refuse_changes(run, state.config, config, was_at=past.core.settings.run_dir, data=data)
+        _refuse_other_weights(run, weights, config)
     return past
 
 
@@ -248,6 +250,7 @@ def _look_at_settings(run: Path, config: Config) -> None:
         with Recording(run) as recording:
             was_at, data = recording.facts["run_dir"], recording.told("data", list, [])
             _refuse_changes(run, recording.config(), config, was_at=was_at, data=data)
+            _refuse_other_weights(run, recording.told("weights", dict, {}), config)
 
 
 def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], bytes]:
@@ -278,6 +281,17 @@ def _refuse_changes(run: Path, was: Config, now: Config, *, was_at: str, data: l
         raise ConfigError(
             f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
             "only with what it promised and learned from. Put these keys back, choose another run.name, "
+            f"{way_on_from(run)}."
+        )
+
+
+def _refuse_other_weights(run: Path, was: Mapping[str, Any], config: Config) -> None:
+    """Refuse a model whose files were replaced since the run began. Raises: ConfigError."""
+    if replaced := replaced_weights(was, config):
+        raise ConfigError(
+            f"{run} holds a run that is not finished, and the weights in {config.model.path} are not those "
+            f"that it began from: {replaced}. A run goes on only from what it learned with (a LoRA adapter "
+            "and the KL belong to that model). Put these files back, choose another run.name, "
             f"{way_on_from(run)}."
         )
 

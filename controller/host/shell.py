@@ -155,7 +155,8 @@ class Shell:
         self._stepper = Stepper(self._store, core, on_skip=self._warn)
         with self._store.transaction():
             facts = facts_of(self._written, run_dir=run_dir, import_paths=paths)
-            for name, value in {**facts, "data": self._prompts.fingerprints}.items():
+            of_files = {"data": self._prompts.fingerprints, "weights": self._model.weights}
+            for name, value in {**facts, **of_files}.items():
                 self._store.put_fact(name, value)
 
     async def _take_up(self, past: ResumedRun) -> None:

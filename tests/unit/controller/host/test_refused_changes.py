@@ -12,6 +12,7 @@ from controller.cli.main import main
 from controller.config.load import change_config
 from controller.config.models import Config
 from controller.controller import why_refused
+from controller.data.initial_weights import initial_weights
 from controller.durability.holder import lock_of, mark
 from controller.host.resume import read_past
 from protocol.errors import ConfigError
@@ -44,6 +45,25 @@ def test_it_refuses_the_changes_that_the_run_would_refuse(tmp_path):
         assert refused(tmp_path, config, "trainer.lr=0.5", other) is None
     elsewhere = ["run.name=other", f"run.resume={tmp_path}", "trainer.lr=0.5"]
     assert refused(tmp_path, config, *elsewhere) == text
+
+
+def test_it_refuses_a_model_whose_weights_were_replaced_since_the_run_began(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, weights = half(tmp_path), tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"first")
+    with sqlite3.connect(tmp_path / "run.db") as db:
+        db.execute("INSERT INTO facts VALUES ('weights', ?)", (json.dumps(initial_weights(config)),))
+    db.close()
+    assert refused(tmp_path, config) is None
+    weights.write_bytes(b"other")
+    text = str(refused(tmp_path, config))
+    with pytest.raises(ConfigError) as raised:
+        read_past(tmp_path, change_config(config, []))
+    assert text == str(raised.value)
+    assert "model.safetensors has other content in the same 5 bytes" in text
+    weights.write_bytes(b"first")
+    assert refused(tmp_path, config) is None
 
 
 @pytest.mark.parametrize(
