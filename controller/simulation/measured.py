@@ -95,8 +95,9 @@ class Measured:
                 self.pull_s.append(pull_s)
             case Received(_, messages.PolicyPublished(publish_s=publish_s)):
                 self.publish_s.append(publish_s)
-            case Received(_, messages.TrainStepFinished(train_s=train_s)) if self._in_hand:
-                self.train_s.append(train_s)
+            case Received(_, messages.TrainStepFinished(_, train_s, metrics)) if self._in_hand:
+                ahead_s = max(0.0, dict(metrics).get("time_s/ahead", 0.0))  # of the same tokens
+                self.train_s.append(train_s + ahead_s)
                 self.trained_tokens += self._in_hand
             case Received(_, messages.PromptsEncoded(encoded)):
                 self.prompt_tokens += [count for _, count in encoded]

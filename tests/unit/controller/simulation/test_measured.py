@@ -1,10 +1,10 @@
 """What a run's journal tells of the run itself, beside which its simulation is laid."""
 
 from controller.core.commands import Send
-from controller.core.events import Restarted, Tick
+from controller.core.events import Received, Restarted, Tick
 from controller.durability.recording import Recorded
 from controller.simulation.measured import Measured
-from protocol.messages import Segment, Train, TrainItem
+from protocol.messages import Segment, Train, TrainItem, TrainStepFinished
 
 TRAINER = b"trainer"
 
@@ -24,3 +24,12 @@ def test_a_step_in_which_the_controller_was_started_again_is_not_among_what_is_m
     assert measured.itself(0.0) == (100.0, 2 / 3)
     assert measured.itself(2.0) == (100.0, 1.0)
     assert measured.itself(71.0) is None
+
+
+def test_what_streaming_has_trained_ahead_is_among_the_seconds_of_its_step():
+    """The tokens of a step are all of its batch's, so its seconds are too, or a token would seem cheap."""
+    measured = Measured()
+    measured.take(Recorded(1, 0.0, Tick(), None), batch(0))
+    finished = TrainStepFinished(1, 0.5, (("loss", 0.0), ("time_s/ahead", 1.5)))
+    measured.take(Recorded(2, 1.0, Received(TRAINER, finished), None), [])
+    assert (measured.train_s, measured.trained_tokens) == ([2.0], 103)
