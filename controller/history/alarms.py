@@ -6,7 +6,7 @@ healthy quickstart raises no alarm, at any of its steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import fsum, inf
+from math import fsum, inf, isfinite
 from statistics import fmean, median
 
 from controller.core.decisions.training.logprob_drift import FRESH_TOKENS, is_other_temperature
@@ -142,12 +142,24 @@ def _engine(line: Line) -> dict[str, float]:
 
 
 def _jumped(lines: Sequence[Line]) -> str:
-    return _risen(lines, "grad_norm", GRADIENT_TIMES, least=0.0)
+    return _risen(lines, "grad_norm", GRADIENT_TIMES, least=0.0, is_usual=lambda norm: norm > 0.0)
 
 
-def _risen(lines: Sequence[Line], key: str, times: float, *, least: float) -> str:
+def _risen(
+    lines: Sequence[Line],
+    key: str,
+    times: float,
+    *,
+    least: float,
+    is_usual: Callable[[float], bool] = isfinite,
+) -> str:
+    """Whether a metric is `times` what was usual. `is_usual`: which earlier values say what that is.
+
+    A step whose rewards are all equal has no gradient, so a norm of 0 says nothing of the usual one.
+    """
     values = _all(lines, key)
-    before, newest = values[-MANY - NEWEST : -NEWEST], values[-NEWEST:]
+    before = [value for value in values[:-NEWEST] if is_usual(value)][-MANY:]
+    newest = values[-NEWEST:]
     if len(before) < MANY:
         return ""
     usual, now = median(before), median(newest)

@@ -79,6 +79,18 @@ def test_every_rule_has_a_run_that_fails_by_it():
     assert {name for name, _ in FAILING} == {name for name, *_ in RULES}
 
 
+def test_steps_without_a_gradient_do_not_make_the_next_one_large():
+    """A run that has solved most of its prompts: mostly all rewards of a step are equal."""
+
+    def norms(newest):
+        return lines(grad_norm=lambda n: newest if n > 55 else 0.2 if n % 5 < 2 else 0.0)
+
+    assert names(norms(0.3)) == []
+    (found,) = alarms(norms(3.0))
+    assert found.evidence == "grad_norm is 3 in the last 5 steps, before it was 0.2"
+    assert names(lines(grad_norm=late(0.1, 0.0))) == [], "it never had a gradient to compare with"
+
+
 def test_answers_of_one_token_by_the_configuration_are_not_cut():
     assert names(lines(response_length__cut=0.9, response_length__mean=1.0)) == []
 
