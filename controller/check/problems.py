@@ -144,18 +144,32 @@ def _check_model(config: Config) -> Findings:
     yield from _architecture_findings(config, shape, weights)
     if config.model.factory is None:
         yield from _missing_files(directory)
-    rollout = config.rollout
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-    context = shape.get("max_position_embeddings")
-    if context is not None and longest > context:
-        yield Finding(
-            "error", "rollout.max_response_tokens",
-            f"{rollout.max_prompt_tokens} prompt and {rollout.max_response_tokens} response tokens are "
-            f"{longest}, but the model has {context} positions; lower either.",
-        )  # fmt: skip
+    yield from _length_findings(config, shape)
     if weights:
         for level, field, text in memory_findings(config, shape, weights):
             yield Finding(level, field, text)
+
+
+def _length_findings(config: Config, shape: Shape) -> Findings:
+    """Lengths beyond the model's positions.
+
+    A model that the run makes itself is not known when it first starts, so the run may be under way with
+    short prompts: the same command must be able to go on with it.
+    """
+    rollout, context = config.rollout, shape.get("max_position_embeddings")
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    if context is None or longest <= context:
+        return
+    text = (
+        f"{rollout.max_prompt_tokens} prompt and {rollout.max_response_tokens} response tokens are "
+        f"{longest}, but the model has {context} positions; lower either."
+    )
+    if config.model.factory is None or rollout.max_response_tokens >= context:
+        yield Finding("error", "rollout.max_response_tokens", text)
+    else:
+        room = context - rollout.max_response_tokens
+        text += f" A prompt of more than {room} tokens is set aside when an engine gets it."
+        yield Finding("note", "rollout.max_response_tokens", text)
 
 
 def _missing_files(directory: Path) -> Findings:

@@ -104,6 +104,24 @@ def test_responses_beyond_the_models_context_are_found(sound):
     assert "1025, but the model has 1024 positions" in text
 
 
+def test_a_run_goes_on_with_the_model_that_it_made_too_small_for_the_longest_prompts(sound):
+    """Nobody knew the model when the run first started, and its lengths cannot change any more."""
+    (sound / "task.py").write_text(
+        "def make(directory, *, seed, progress): ...\nasync def reward(completion): return 1.0\n"
+    )
+    made = sound / "runs" / "run"
+    made.mkdir(parents=True)
+    (sound / "model").rename(made / "model")
+    model = {"factory": "task.py:make"}
+    lengths = {"max_prompt_tokens": 512, "max_response_tokens": 513}
+    assert errors(model=model, rollout=lengths) == []
+    assert any(
+        "A prompt of more than 511 tokens is set aside" in n for n in notes(model=model, rollout=lengths)
+    )
+    text = only(errors(model=model, rollout={"max_response_tokens": 1024}))
+    assert "the model has 1024 positions; lower either" in text
+
+
 def test_memory_is_estimated_and_too_much_of_it_found(sound):
     assert any("1 instances of 4.0 kB weights" in n or "weights and up to" in n for n in notes())
     huge = {"max_running": 10**9, "device": "cpu"}
