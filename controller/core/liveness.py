@@ -112,7 +112,9 @@ def idle_because(core: "Core") -> str:
     text = f"{found.text}."
     if (until := still_until(core)) is not None:
         text += f" The run ends in {max(0.0, until - core.state.now):.0f} s (controller.stuck_s)."
-    return text[0].upper() + text[1:]
+    registry = core.state.registry
+    names = {*registry.local, *(worker.name for worker in registry.workers.values())}
+    return text if found.who in names else text[0].upper() + text[1:]  # orders want a name as it is
 
 
 # -- running work and awaited parties ----------------------------------------------------------------------

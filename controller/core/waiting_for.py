@@ -186,7 +186,9 @@ def _wants(state: RunState, group: Group) -> str:
         case "generating":
             queued = sum(member.state == "queued" for member in group.members)
             peers = {member.peer: None for member in group.members if member.peer is not None}
-            names = ", ".join(state.registry.workers[peer].name for peer in peers) or "none"
+            if not peers:
+                return f"an instance for {queued} queued responses"
+            names = ", ".join(state.registry.workers[peer].name for peer in peers)
             return f"responses that run on {names}" + (f", and {queued} that are queued" if queued else "")
         case "scoring":
             at = [worker.name for worker in state.registry.text_workers() if group.id in worker.scoring]

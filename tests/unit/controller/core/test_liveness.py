@@ -73,6 +73,26 @@ def test_a_run_is_alive_by_what_runs_pulls_or_is_awaited():
     assert "limits.absent_s" in found.text
 
 
+def test_the_name_of_a_worker_is_as_orders_want_it_at_the_beginning_of_a_sentence_too():
+    run = Run(instances=1)
+    assert run.core.snapshot().idle_because.startswith("rollout-0 is pulling version 0; in ")
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    run.do(WorkerExited("rollout-0", "rollout", -9, ""))
+    assert run.core.snapshot().idle_because.startswith("rollout-0 is started; in ")
+
+
+def test_a_group_that_no_instance_has_waits_for_its_place():
+    run = Run(instances=1)
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    seen = run.core.snapshot().oldest_group
+    assert seen is not None
+    assert seen.waits_for == "responses that run on rollout-0"
+    run.do(WorkerExited("rollout-0", "rollout", -9, ""))
+    seen = run.core.snapshot().oldest_group
+    assert seen is not None
+    assert seen.waits_for == "an instance for 2 queued responses"
+
+
 def test_a_source_of_prompts_that_takes_its_time_keeps_a_run_alive_without_end():
     run = OneOfEach()
     run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
