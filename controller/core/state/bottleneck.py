@@ -90,18 +90,20 @@ def _advice(cause: str, figures: Figures, config: Config) -> tuple[str, str]:
     more = "staleness.in_flight_batches" if is_capped else f"staleness.max_staleness (now {bound})"
     match cause:
         case "scoring":
-            now = f"{reward.workers} x {reward.processes}"
-            return "scoring", (
-                f"raise reward.processes or reward.workers (now {now}), or reward.concurrency for an async "
-                "function"
-            )
+            if not reward.workers:
+                more = f"attach more reward workers, or raise their reward.processes (now {reward.processes})"
+            else:
+                now = f"{reward.workers} x {reward.processes}"
+                more = f"raise reward.processes or reward.workers (now {now})"
+            return "scoring", f"{more}, or reward.concurrency for an async function"
         case "weights":
             return "new weights", (
                 f"publish less (trainer.lora), or raise staleness.max_staleness (now {bound}), so that other "
                 "groups are generated meanwhile"
             )
         case "data":
-            return "the data", "make its source faster, or raise reward.workers, which encode it"
+            encoders = "raise reward.workers" if reward.workers else "attach more reward workers"
+            return "the data", f"make its source faster, or {encoders}, which encode it"
         case "environments":
             ahead = config.agent.prepare_groups or config.trainer.batch_groups
             return "the environments of agents", (
@@ -117,4 +119,6 @@ def _advice(cause: str, figures: Figures, config: Config) -> tuple[str, str]:
     if rollout >= UNUSED:
         return "the longest responses", f"raise {more}, so that more responses run beside them"
     longer = " or staleness.max_staleness" if bound < 2 else ""
-    return "rollout", f"raise rollout.instances{longer}"
+    instances = "raise rollout.instances" if config.rollout.instances else "attach more rollout workers"
+    raised = longer if config.rollout.instances or not longer else ", or raise staleness.max_staleness"
+    return "rollout", f"{instances}{raised}"

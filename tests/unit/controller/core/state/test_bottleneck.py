@@ -61,6 +61,24 @@ def test_scoring_is_named_whoever_is_idler():
         assert "raise reward.processes or reward.workers (now 1 x 1), or reward.concurrency" in found
 
 
+@pytest.mark.parametrize(
+    ("cause", "advice"),
+    [
+        (
+            "scoring",
+            "attach more reward workers, or raise their reward.processes (now 1), or reward.concurrency",
+        ),
+        ("data", "make its source faster, or attach more reward workers, which encode it."),
+        ("rollout", "attach more rollout workers, or raise staleness.max_staleness."),
+    ],
+)
+def test_a_run_that_starts_no_workers_is_told_to_attach_more(cause, advice):
+    outside = config(rollout={"instances": 0}, reward={"workers": 0}, staleness={"max_staleness": 1})
+    found = verdict(Figures(10, {"training": 30.0, cause: 70.0}, 0.05, 3.0), outside)
+    assert advice in found
+    assert "(now 0" not in found
+
+
 def test_two_waits_of_like_length_are_both_told():
     found = told({"training": 40.0, "scoring": 35.0, "rollout": 25.0})
     assert found.startswith("Bound by scoring: ")
