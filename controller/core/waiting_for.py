@@ -187,7 +187,7 @@ def _wants(state: RunState, group: Group) -> str:
             queued = sum(member.state == "queued" for member in group.members)
             peers = {member.peer: None for member in group.members if member.peer is not None}
             if not peers:
-                return f"an instance for {queued} queued responses"
+                return f"an instance for {queued} queued response{'s' * (queued != 1)}"
             names = ", ".join(state.registry.workers[peer].name for peer in peers)
             return f"responses that run on {names}" + (f", and {queued} that are queued" if queued else "")
         case "scoring":

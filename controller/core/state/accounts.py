@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from controller.core.state.agents.episode_figures import EpisodeCounts
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better, is_comparable
-from controller.core.state.snapshot import TokenLedger
+from controller.core.state.snapshot import TOKENS, TokenLedger
 from controller.core.state.transitions import GroupEnd
 
 ROLLOUT_ONLY = (
@@ -180,7 +180,7 @@ class Accounts:
 
     def tokens(self) -> TokenLedger:
         """The token counts now."""
-        return TokenLedger(**{name: getattr(self, name) for name in TokenLedger.__slots__})
+        return TokenLedger(**{name: getattr(self, name) for name in TOKENS})
 
     def step_line(
         self,
@@ -285,7 +285,7 @@ class Accounts:
             "staleness/max": max(self.ages, default=0),
             "staleness/hist": {str(age): count for age, count in sorted(self.ages.items())},
             "tokens/reprefilled": self.reprefilled,
-            **{f"tokens/{name}": getattr(ledger, name) for name in TokenLedger.__slots__},
+            **{f"tokens/{name}": getattr(ledger, name) for name in TOKENS},
             **({"tokens/given": self.given} if self.given else {}),
             "idle/trainer": self._trainer_total.idle,
             "idle/rollout": self._rollout_total.idle,

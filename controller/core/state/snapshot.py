@@ -1,6 +1,6 @@
 """Frozen pictures of the whole run, for people, tests and metrics."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 
@@ -71,6 +71,9 @@ class TokenLedger:
     lost: int  # reported too late (aborted once the run ends), or of episodes that began again
     evaluated: int  # of finished held-out prompts
     in_flight: int
+
+
+TOKENS = tuple(field.name for field in fields(TokenLedger))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ Row = tuple[int, int, int, int, int, int, Ending]
 _reported, _most = attrgetter("reported"), attrgetter("most")
 
 
-@dataclass(slots=True)
+@dataclass
 class Pulling:
     """A version that an instance is loading."""
 
@@ -30,7 +30,7 @@ class Pulling:
     since: float
 
 
-@dataclass(slots=True)
+@dataclass
 class Told:
     """Orders of a worker of any role."""
 
@@ -46,7 +46,7 @@ class Told:
         """The worker has sent this message, which is plausible."""
 
 
-@dataclass(slots=True)
+@dataclass
 class ToldInstance(Told):
     """A rollout worker's orders."""
 
@@ -163,14 +163,14 @@ class ToldInstance(Told):
             self._take_apart(len(message.groups))
         rows = zip(message.keys, message.counts, message.endings, strict=True)
         for key, count, ending in islice(rows, first, None):
-            given = self.given.get(key)
-            if given is not None:
-                given.leave()
-                is_handed_back |= ending == "interrupt" and not given.is_called_back
-                order = max(order, given.order)
+            there: Given | None = self.given.get(key)
+            if there is not None:
+                there.leave()
+                is_handed_back |= ending == "interrupt" and not there.is_called_back
+                order = max(order, there.order)
             else:
-                given = self.called_off[key]
-            given.known += count
+                there = self.called_off[key]
+            there.known += count
             if ending:
                 self._ended(key)
         self._passed(order)  # after the whole message: one that lies may tell of both
@@ -201,7 +201,7 @@ class ToldInstance(Told):
             del self.called_off[first]
 
 
-@dataclass(slots=True)
+@dataclass
 class ToldTextWorker(Told):
     """A reward worker's orders."""
 
@@ -239,7 +239,7 @@ def encoded_groups(message: messages.PromptsEncoded | messages.ExamplesEncoded) 
     return tuple(sorted([group for group, *_ in (*message.encoded, *message.refused)]))
 
 
-@dataclass(slots=True)
+@dataclass
 class ToldTrainer(Told):
     """A trainer's orders."""
 

@@ -141,7 +141,7 @@ class Membership:
 
     def _is_staffed(self, role: Role) -> bool:
         registry = self.state.registry
-        return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
+        return role in {w.role for w in registry.workers.values()} | {w.role for w in registry.local.values()}
 
     @property
     def vacant_until(self) -> float | None:
