@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,10 +61,9 @@ class InitialModel:
         """Folder of the model."""
         return self._run.model if self._model.factory is not None else Path(self._model.path)
 
-    @property
-    def weights(self) -> str:
+    async def weights(self) -> str:
         """What identifies the weights, in JSON, by which a resumed run notices that they were replaced."""
-        return json.dumps(initial_weights(self._config))
+        return json.dumps(await in_daemon_thread(partial(initial_weights, self._config)))
 
     async def make(self, supervisor: Supervisor) -> None:
         """Make the model if it is not there, and tell the server its vocabulary.

@@ -123,7 +123,7 @@ class Shell:
             )  # fmt: skip
             self._held_out = await in_daemon_thread(partial(read_held_out, self._config))
             if past is None:
-                self._begin_core()
+                await self._begin_core()
             else:
                 await self._take_up(past)
             self._server.start()
@@ -149,13 +149,13 @@ class Shell:
         self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
         self._local_key = self.directory.publish_key(keys.local) if keys else None
 
-    def _begin_core(self) -> None:
+    async def _begin_core(self) -> None:
         run_dir, paths = str(self.directory.path), self._import_paths
+        of_files = {"data": self._prompts.fingerprints, "weights": await self._model.weights()}
         core = Core(self._written, load_strategies(self._written), run_dir=run_dir, import_paths=paths)
         self._stepper = Stepper(self._store, core, on_skip=self._warn)
         with self._store.transaction():
             facts = facts_of(self._written, run_dir=run_dir, import_paths=paths)
-            of_files = {"data": self._prompts.fingerprints, "weights": self._model.weights}
             for name, value in {**facts, **of_files}.items():
                 self._store.put_fact(name, value)
 

@@ -163,3 +163,13 @@ async def test_a_shell_goes_on_with_a_run_of_a_release_that_did_not_know_its_fil
     (tmp_path / "mine.py").write_text("# again\n")
     await read_ahead(settings, warned.append)
     assert len([text for text in warned if "other content" in text]) == 1, "it knows them from then on"
+
+
+async def test_weights_that_were_replaced_under_an_unfinished_run_are_refused_by_name(tmp_path):
+    settings, weights = config(tmp_path), tmp_path / "model.safetensors"
+    weights.write_bytes(b"one")
+    for _ in range(2):  # it begins, and goes on
+        await read_ahead(settings)
+    weights.write_bytes(b"two")
+    with pytest.raises(ConfigError, match=r"that it began from: .*model\.safetensors"):
+        await Reading(settings).open()

@@ -1,6 +1,7 @@
 """The initial model: made once, and its files go to who asks, as soon as it is there."""
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 
@@ -96,6 +97,17 @@ async def test_a_model_of_the_same_factory_and_seed_is_made_once(folder):
         _, model = model_of(folder, [])
         await model.make(supervisor)
     assert len(supervisor.made) == 1
+
+
+async def test_the_loop_goes_on_while_a_slow_disk_is_looked_at(folder, monkeypatch):
+    turned = threading.Event()
+    monkeypatch.setattr(
+        "controller.host.initial_model.initial_weights",
+        lambda config: {"turned": [turned.wait(LIMIT_S / 30)]},
+    )
+    asyncio.get_running_loop().call_soon(turned.set)
+    _, model = model_of(folder, [])
+    assert json.loads(await model.weights()) == {"turned": [True]}
 
 
 def no_descriptors(directory):
