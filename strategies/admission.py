@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from strategies.views import AdmissionView
 
 Batches = Any  # in_flight_batches: a number, or a word that the rule knows
-Limit = float | Literal["auto", "all"]
+InFlightBatches = float | Literal["auto", "all"]
 """Values of `staleness.in_flight_batches`."""
 Admission = Callable[[AdmissionView, Batches], int]
 
@@ -69,7 +69,7 @@ def by_cap(view: AdmissionView, batches: float) -> int:
     return round(batches * (view.batch_groups + view.spare_groups)) - held(view)
 
 
-def adaptive(view: AdmissionView, batches: Limit) -> int:
+def adaptive(view: AdmissionView, batches: InFlightBatches) -> int:
     """Like `by_cap`, with the cap that strategies/pacing.py has found.
 
     Trained groups count until their version is published, if deadlines decide the speed or freshness is
@@ -80,14 +80,14 @@ def adaptive(view: AdmissionView, batches: Limit) -> int:
     return round(view.cap) - (held(view) if holds else view.generating + view.occupied)
 
 
-def whole_window(view: AdmissionView, batches: Limit) -> int:
+def whole_window(view: AdmissionView, batches: InFlightBatches) -> int:
     """All groups that the ledger has room for: the paper's protocol, with a mean staleness near the bound."""
     del batches
     places = view.batch_groups + view.spare_groups
     return (view.max_staleness + 1) * places - view.generating - view.occupied
 
 
-def one_batch(view: AdmissionView, batches: Limit) -> int:
+def one_batch(view: AdmissionView, batches: InFlightBatches) -> int:
     """A whole batch at a time; the next one starts when the last goes to the trainer.
 
     The rule of synchronous and one-step systems.
@@ -96,19 +96,19 @@ def one_batch(view: AdmissionView, batches: Limit) -> int:
     return view.batch_groups + view.spare_groups - view.generating - view.occupied
 
 
-def areal(view: AdmissionView, batches: Limit) -> int:
+def areal(view: AdmissionView, batches: InFlightBatches) -> int:
     """AReaL's capacity: (max_staleness + version + 1) batches ever started. Bounds the mean age only."""
     del batches
     return (view.max_staleness + view.published_version + 1) * view.batch_groups - view.started
 
 
-def roll_flash(view: AdmissionView, batches: Limit) -> int:
+def roll_flash(view: AdmissionView, batches: InFlightBatches) -> int:
     """ROLL Flash: (max_staleness + 1) batches running or complete; groups that grow too old are dropped."""
     del batches
     return (view.max_staleness + 1) * view.batch_groups - view.generating - view.occupied
 
 
-def prime_rl(view: AdmissionView, batches: Limit) -> int:
+def prime_rl(view: AdmissionView, batches: InFlightBatches) -> int:
     """prime-rl: as many groups as the instances have room for; groups that grow too old are dropped.
 
     Its limits on the dispatcher's lead over the trainer and on rollouts in flight (`max_inflight_rollouts`)
@@ -118,19 +118,19 @@ def prime_rl(view: AdmissionView, batches: Limit) -> int:
     return WHATEVER_FITS
 
 
-def verl_async(view: AdmissionView, batches: Limit) -> int:
+def verl_async(view: AdmissionView, batches: InFlightBatches) -> int:
     """veRL, fully asynchronous: a quota per parameter update, less the groups in the system at that time."""
     del batches
     quota = int(view.batch_groups * (1 + VERL_THRESHOLD) * VERL_SYNC_STEPS)
     return quota - view.in_system_at_pull - view.started_since_pull
 
 
-def window_rule(batches: Limit) -> Admission:
+def window_rule(batches: InFlightBatches) -> Admission:
     """The admission rule `window` for a value of `staleness.in_flight_batches`."""
     return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)
 
 
-def window(view: AdmissionView, batches: Limit) -> int:
+def window(view: AdmissionView, batches: InFlightBatches) -> int:
     """The groups that `staleness.in_flight_batches` allows: a number, the adaptive cap, or the whole window.
 
     `batches` is read on each call, because a resumed run may have another value.

@@ -154,7 +154,7 @@ def our_key(path: str) -> str | None:
     return _known(path, OURS)
 
 
-def told(path: str) -> str | None:
+def advice_on(path: str) -> str | None:
     """What to do about a setting of another system, in words; None if its name is unknown."""
     if (ours := our_key(path)) is not None:
         return " ".join(filter(None, [f"Did you mean `{ours}`?", REMARKS.get(ours)]))

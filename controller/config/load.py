@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from controller.config import variables
-from controller.config.known_names import keys_at, leaves, nearest, our_key, told, translated
+from controller.config.known_names import advice_on, keys_at, leaves, nearest, our_key, translated
 from controller.config.models import Config, Section
 from controller.config.places import file_meant, with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
@@ -370,7 +370,7 @@ def _unknown_key(field: str, value: Any, options: type[BaseModel] | None = None)
     known = list(valid_keys()) if options is None else list(valid_keys(options, f"{section}."))
     if isinstance(value, dict) and (elsewhere := _translated(field, value, known)):
         return f"there is no such section. {elsewhere}"
-    if (said := told(field)) is not None:
+    if (said := advice_on(field)) is not None:
         return f"there is no such key. {said}"
     siblings = keys_at(Config, section) if options is None else {key.rpartition(".")[2]: key for key in known}
     if meant := nearest(name, list(siblings.values()), known):
