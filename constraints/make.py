@@ -33,6 +33,7 @@ ENVIRONMENTS = {
         "test",
         "lint",
         "bench",
+        "compile",
     ),
     "verifiers": (
         "workers",

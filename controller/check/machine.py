@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import install
 from controller.check.vllm import build_problem
+from controller.compiled import finder
 from install.vllm_environment import VLLM_ENVIRONMENT, vllm_extras
 from protocol.segments import SHARED_MEMORY
 from protocol.wire.descriptors import limit
@@ -52,7 +53,7 @@ Readings = Iterator[Reading]
 def readings(folder: Path) -> Readings:
     """All readings of this machine, part by part; `folder`: the folder of future runs."""
     parts: tuple[Callable[[], Readings], ...] = (
-        _python, _packages, _devices_and_sandbox, _cores, _memory, _shared_memory,
+        _python, _packages, _compiled_core, _devices_and_sandbox, _cores, _memory, _shared_memory,
         lambda: _disk(folder), _descriptors, _network, _vllm,
     )  # fmt: skip
     for part in parts:
@@ -62,6 +63,17 @@ def readings(folder: Path) -> Readings:
 def _python() -> Readings:
     version = sys.version.split()[0]
     yield Reading("ok", "python", f"{version} at {sys.executable}")
+
+
+def _compiled_core() -> Readings:
+    if (build := finder.found()) is not None:
+        yield Reading("ok", "core", f"compiled, in {build}")
+    elif finder.is_outdated():
+        text = "it was compiled from other sources, or for another Python, so that it runs from its sources: "
+        yield Reading("note", "core", f"{text}`launch.py compile` again, or delete {finder.home()}")
+    else:
+        text = "runs from its sources; for hundreds of instances, `launch.py compile` makes it twice as fast"
+        yield Reading("ok", "core", text)
 
 
 def _packages() -> Readings:

@@ -34,6 +34,7 @@ from controller.cli.command_line import (
     in_a_sentence,
     of_a_path,
 )
+from controller.cli.compile import compile_core
 from controller.cli.console import Console, make_console
 from controller.cli.guarded_console import GuardedConsole
 from controller.cli.looking import evaluated, export, history, samples, view
@@ -221,6 +222,7 @@ for command in (simulate.simulate, render.render):
 app.command(rich_help_panel=SETTING_UP)(init.init)
 app.command("install", rich_help_panel=SETTING_UP)(install_command.install_packages)
 app.command(rich_help_panel=SETTING_UP)(doctor.doctor)
+app.command("compile", rich_help_panel=SETTING_UP)(compile_core)
 for command in (remote.keygen, remote.revoke):
     app.command(rich_help_panel=SETTING_UP)(command)
 

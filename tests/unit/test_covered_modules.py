@@ -17,6 +17,7 @@ integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers
  workers/agent/process
 integration/test_agent_door.py: workers/agent/kinds/command workers/children/program
 integration/test_code_verdicts.py: workers/sandbox/job
+integration/test_compiled_core.py: controller/cli/compile controller/compiled/preferred
 integration/test_connected_verifiers.py: workers/agent/kinds/verifiers workers/agent/kinds/verifiers_policy
 integration/test_connection_floods.py: protocol/wire/server
 integration/test_evaluated_without_a_run.py: workers/evaluate/checkpoint

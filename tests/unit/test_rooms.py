@@ -21,14 +21,15 @@ CONTROLLER = {
     "core": {"config"},
     "data": {"config"},
     "given": {"config"},
-    "check": {"config", "data"},
+    "check": {"compiled", "config", "data"},
+    "compiled": set(),
     "durability": {"config", "core"},
     "history": {"config", "core", "durability"},
     "view": {"config", "core", "durability", "history"},
     "simulation": {"config", "core", "durability", "history"},
     "host": {"config", "core", "data", "durability"},
     "cluster": {"config"},
-    "cli": {"check", "cluster", "config", "durability", "history", "simulation", "view"},
+    "cli": {"check", "cluster", "compiled", "config", "durability", "history", "simulation", "view"},
 }  # room -> rooms that it may import; controller/controller.py stands above them all
 WORKERS = {
     "link": set(),

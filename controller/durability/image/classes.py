@@ -100,6 +100,7 @@ FIRST_SHAPE = 16  # tags from here on are places in the list of shapes
 NAMES = {kind: name for name, kind in CLASSES.items()}
 PACKED_ALONE = frozenset((Batch,))
 """Immutable, large and long-lived: packed once, not with each image."""
+COMPILED = "__mypyc_attrs__"  # an attribute of classes that mypyc has made: the names of their objects'
 PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
 """Types of values that are written unchanged."""
 
@@ -119,6 +120,20 @@ def attributes_of(kind: type) -> tuple[str, ...] | None:
     """The names of the attributes of all objects of a class; None if they differ by object."""
     if issubclass(kind, tuple):
         return tuple(kind._fields)  # pyright: ignore[reportAttributeAccessIssue]  # named ones alone are here
-    if "__slots__" not in vars(kind):
+    if "__slots__" not in vars(kind) and not (is_compiled(kind) and is_dataclass(kind)):
         return None
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else tuple(kind.__slots__)
+
+
+def attributes_in(one: object) -> list[str]:
+    """The names of the attributes that an object has, of a class whose objects differ by them."""
+    kind = type(one)
+    if not is_compiled(kind):
+        return sorted(vars(one))
+    names: tuple[str, ...] = getattr(kind, COMPILED, ())
+    return sorted(name for name in names if hasattr(one, name))
+
+
+def is_compiled(kind: type) -> bool:
+    """Whether mypyc has made the class: its objects have neither slots nor a `__dict__`."""
+    return hasattr(kind, COMPILED)

@@ -36,6 +36,7 @@ from controller.durability.image.classes import (
     TUPLE,
     InParts,
     Shape,
+    attributes_in,
     attributes_of,
 )
 from protocol.errors import LocalError
@@ -165,7 +166,8 @@ class _Encoder:
 
     def _with_names(self, one: Any) -> list[Any]:
         """Encode an object without slots: the image lists the names of its attributes."""
-        return [self._shape(type(one), tuple(vars(one))), *self._values(vars(one).values())]
+        names = attributes_in(one)
+        return [self._shape(type(one), tuple(names)), *self._values([getattr(one, name) for name in names])]
 
     def _shape(self, kind: type, names: tuple[str, ...]) -> int:
         return FIRST_SHAPE + self._shapes.setdefault((NAMES[kind], names), len(self._shapes))

@@ -172,7 +172,8 @@ class _Decoder:
     def _decoder_of(self, kind: type, names: tuple[str, ...]) -> Decode:
         """The function that decodes a shape. Raises: ValueError if the class has other attributes now."""
         known = attributes_of(kind)
-        if known is None:
+        if known is None or (known != names and sorted(known) == sorted(names)):
+            # of a core that is compiled, read by one that is not, or the other way round
             return lambda item: self._with_names(kind, names, item)
         if known != names:
             raise ValueError(f"{kind.__name__} had the attributes {names}, and has {known}")
@@ -180,7 +181,7 @@ class _Decoder:
 
     def _with_names(self, kind: type, names: tuple[str, ...], item: list[Any]) -> Any:
         """Decode an object without slots: its attribute names come from the image, and are never code."""
-        made = self._number(object.__new__(kind))
+        made: object = self._number(kind.__new__(kind))  # pyright: ignore[reportCallIssue]  # made without __init__
         for name, one in zip(names, item[1:], strict=True):
             object.__setattr__(made, name, self._value(one))
         return made
@@ -210,7 +211,7 @@ def _code_for(kind: type) -> Callable[[Callable[[Any], Any], Callable[[Any], Non
         *(f"        {line}" for line in body),
         "    return decode",
     )
-    new = tuple.__new__ if issubclass(kind, tuple) else object.__new__
+    new = tuple.__new__ if issubclass(kind, tuple) else kind.__new__
     made: dict[str, Any] = {"kind": kind, "new": new, "put": object.__setattr__}
     exec("\n".join(lines), made)
     return made["bind"]

@@ -1,0 +1,86 @@
+"""The compiled core decides as its sources do, and either goes on with what the other began."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from test_killed_runs import check_whole
+
+from controller.cli.compile import compile_core
+from controller.compiled.build import why_not_here
+from controller.compiled.finder import SWITCH
+
+pytestmark = [
+    pytest.mark.costly,  # three minutes of the compiler
+    pytest.mark.skipif(bool(why_not_here()), reason=why_not_here()),
+]
+ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).parent
+LIMIT_S = 900
+SWEEP = """
+import json
+from controller.core import core
+from tests.support import agent_fault_sweep, fault_sweep
+runs = [fault_sweep.one(seed) for seed in range(12)] + [agent_fault_sweep.one(seed) for seed in range(6)]
+print(json.dumps([core.__file__, [[run.failure, run.counts, run.events] for run in runs]]))
+"""
+PROGRAM = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from test_killed_runs import settings
+from controller import Controller
+from controller.core import core
+
+async def main(run, last):
+    async with Controller(settings(run)) as controller:
+        async for step in controller.train():
+            if step.policy_version == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+print(core.__file__, flush=True)
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The folder of builds, with one of these sources."""
+    folder = tmp_path_factory.mktemp("compiled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, str(folder))
+        compile_core()
+    return folder
+
+
+async def run(program: str, *arguments: object, switch: object) -> tuple[int, str]:
+    """Exit code and output of a program whose core is the sources', or a compiled one."""
+    environment = os.environ | {SWITCH: str(switch), "PYTHONPATH": os.pathsep.join(map(str, [ROOT, HERE]))}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, *map(str, arguments),
+        cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(LIMIT_S):
+        output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+async def test_it_decides_as_its_sources_do_under_all_faults(compiled):
+    found = {}
+    for switch in ("0", compiled):
+        code, output = await run(SWEEP, switch=switch)
+        assert code == 0
+        file, found[switch] = json.loads(output.splitlines()[-1])
+        assert file.endswith(".py") == (switch == "0")
+    assert found["0"] == found[compiled]
+    assert not any(failure for failure, _, _ in found["0"])
+    assert sum(counts.get("controller_deaths", 0) for _, counts, _ in found["0"])
+
+
+async def test_a_run_goes_on_from_one_to_the_other_and_back(compiled, tmp_path):
+    for switch, last in ((compiled, 3), ("0", 6), (compiled, 99)):
+        code, output = await run(PROGRAM, tmp_path, last, switch=switch)
+        assert output.startswith(str(compiled)) == (switch == compiled)
+        assert code == (0 if last == 99 else -9)
+    check_whole(tmp_path / "run")
