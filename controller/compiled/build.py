@@ -21,8 +21,17 @@ AS_SOURCES = (
     "controller/core/commands.py", "controller/core/events.py", "controller/core/state/transitions.py",
 )  # fmt: skip
 """They stay Python: mypyc knows neither records as the dataclasses that they are, nor generic dataclasses."""
-SETTINGS = "[mypy]\npython_version = {}.{}\nfollow_imports = silent\nignore_missing_imports = True\n"
-"""Types are basedpyright's to check; mypy looks only at what is compiled."""
+SETTINGS = """[mypy]
+python_version = {}.{}
+follow_imports = silent
+ignore_missing_imports = True
+warn_unreachable = True
+"""
+"""Types are basedpyright's to check; mypy looks only at what is compiled.
+
+What it takes for unreachable would be left out, so that it is refused: mypy believes that an attribute stays
+what a condition has found, whatever is called after it.
+"""
 MARK = "@mypyc_attr(allow_interpreted_subclasses=True)"
 """On each class of the copy: snapshots of the core make objects by `__new__` alone, which this allows."""
 MARKED = re.compile(r"^(?:@.*\n)*class \w+(?:\((?!.*(?:NamedTuple|Protocol|Enum|Exception)).*\))?:", re.M)

@@ -185,7 +185,7 @@ class Core:
             self.scoring.read_ahead()
             self.publication.retire()
             notice_end_of_data(self)
-            if state.ending is not None:
+            if self.state.ending is not None:  # by now
                 share_device(self)  # a trainer that has to save needs the device now
         if state.ending is not None:
             wind_up(self)
