@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self
 
 from controller.config.models import Config
-from controller.core.state.snapshot import ClusterSnapshot
+from controller.core.state.views.snapshot import ClusterSnapshot
 from controller.given.arguments import (
     refuse_callbacks,
     refuse_other_than_config,

@@ -60,8 +60,8 @@ from controller.core.shutdown import is_out_of_data, notice_end_of_data, wind_up
 from controller.core.state.bottleneck import Cause
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
-from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.state.views.instances import InstanceViews
+from controller.core.state.views.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.totals import summary
 from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
 from controller.core.wanted_payload import foretelling, groups_with_payload, keeps_payload

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from controller.core.state.recent_failures import STEPS, WINDOW_S, Failure
-from controller.core.state.snapshot import Alarm
+from controller.core.state.views.snapshot import Alarm
 
 if TYPE_CHECKING:
     from controller.core.core import Core

@@ -11,7 +11,7 @@ from controller.core.state.bottleneck import Cause
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
-from controller.core.state.snapshot import GroupSnapshot
+from controller.core.state.views.snapshot import GroupSnapshot
 
 if TYPE_CHECKING:
     from controller.core.core import Core

@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from controller.core.decisions.training.logprob_drift import FRESH_TOKENS, is_other_temperature
 from controller.core.state.evaluation_report import is_comparable
-from controller.core.state.snapshot import Alarm
+from controller.core.state.views.snapshot import Alarm
 from controller.history.metric_lines import MetricLines
 from strategies.outcomes import EPSILON
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from controller.config.models import Config
-from controller.core.state.snapshot import Alarm, ClusterSnapshot
+from controller.core.state.views.snapshot import Alarm, ClusterSnapshot
 from controller.host.run_directory import RunDirectory
 from controller.host.watchdog import WORKERS_AT_ONCE, Slices, Wait, Watchdog, at_once, rows_of, status_of
 from protocol.messages import Role

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar, get_args
 
-from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
+from controller.core.state.views.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.waiting_for import REWARD, ROLLOUT, TRAINER
 from protocol.messages import Role
 

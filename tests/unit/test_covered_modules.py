@@ -78,7 +78,7 @@ unit/controller/config/test_load.py: controller/config/models controller/config/
 unit/controller/core/decisions/placement/test_dispatch.py:
  controller/core/state/views/admission controller/core/state/views/instances
 unit/workers/link/test_machine_use.py: workers/link/process_memory
-unit/controller/core/test_run_alarms.py: controller/core/state/snapshot
+unit/controller/core/test_run_alarms.py: controller/core/state/views/snapshot
 unit/controller/core/decisions/workers/test_plausibility.py: controller/core/hearing
  controller/core/state/told
 unit/controller/core/decisions/supply/test_episodes.py: controller/core/effects/turns

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from controller.core.state.agents.episode_figures import EpisodeCounts
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better, is_comparable
-from controller.core.state.snapshot import TOKENS, TokenLedger
 from controller.core.state.transitions import GroupEnd
+from controller.core.state.views.snapshot import TOKENS, TokenLedger
 
 ROLLOUT_ONLY = (
     "reward/", "groups/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",

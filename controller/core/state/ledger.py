@@ -16,7 +16,7 @@ occupy / consume; restated by deadlines.
 
 from collections import Counter
 
-from controller.core.state.snapshot import BufferSnapshot
+from controller.core.state.views.snapshot import BufferSnapshot
 
 
 def buffer_state(is_ready: bool, free: int) -> str:

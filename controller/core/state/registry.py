@@ -7,13 +7,13 @@ changes only by `place`, `take`, `grow`, `expect`, `has_pulled` and `hand_over`;
 logarithmic in the number of workers.
 """
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal
 
 from controller.core.state.agents.told_agents import ToldAgent
 from controller.core.state.groups import Trajectory
+from controller.core.state.leases import Leases
 from controller.core.state.told import Told, told_as
 from controller.core.state.transitions import GONE, WORKER, WorkerState, move_trajectory, move_worker
 from protocol.ids import PeerId, TrajectoryId
@@ -351,49 +351,3 @@ class Registry:
         assert self.running == running, f"{self.running} responses counted at instances, {running} there"
         busy = sum(i.ready and bool(i.running) for i in self.instances())
         assert self.busy_instances == busy, f"{self.busy_instances} busy instances counted, {busy} there"
-
-
-class HasDeadline(Protocol):
-    """Something with a deadline."""
-
-    @property
-    def deadline(self) -> float | None:
-        """Its deadline; None while it has none."""
-        ...
-
-
-W = TypeVar("W", bound=HasDeadline)
-
-
-class Leases(Generic[W]):
-    """A heap for deadlines that keep moving later: the real deadline is read when an entry surfaces.
-
-    Invariant: everything that is watched has an entry at or before its real deadline.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, W]] = []
-        self._count = 0
-
-    def watch(self, what: W) -> None:
-        """Watch a deadline until it is None. Call again if it moves to an earlier time."""
-        if what.deadline is not None:
-            self._count += 1
-            heapq.heappush(self._heap, (what.deadline, self._count, what))
-
-    def next(self) -> float | None:
-        """The earliest real deadline, that of `first`; None if there is none."""
-        while self._heap:
-            entered, count, what = self._heap[0]
-            deadline = what.deadline
-            if deadline == entered:
-                return deadline
-            if deadline is None:
-                heapq.heappop(self._heap)
-            else:
-                heapq.heapreplace(self._heap, (deadline, count, what))
-        return None
-
-    def first(self) -> W:
-        """The thing whose deadline `next` has just returned."""
-        return self._heap[0][2]

@@ -19,10 +19,11 @@ from controller.core.state.batches.in_order_ledger import InOrderLedger
 from controller.core.state.batches.windows import Windows
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Group, Trajectory
+from controller.core.state.leases import Leases
 from controller.core.state.ledger import Ledger
 from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.recent_failures import RecentFailures
-from controller.core.state.registry import Leases, Registry
+from controller.core.state.registry import Registry
 from controller.core.state.source_mixture import Mixture
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Message

@@ -74,7 +74,7 @@ class Freezer:
     def _image(self, core: Core) -> bytes:
         self._used = {}
         core.state.disposal.clear()  # decisions do not depend on when it is freed
-        core.training.figures.finish()
+        core.training.figures.settle()
         for instance in core.state.registry.instances():
             if isinstance(instance.told, told.ToldInstance):  # no decision depends on who looked at it
                 instance.told.columns.settle()

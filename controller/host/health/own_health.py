@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from controller.core.core import Core
-from controller.core.state.snapshot import Alarm
+from controller.core.state.views.snapshot import Alarm
 from controller.host.health.loop_lag import WINDOW_S, Lag, LoopLag
 from controller.host.health.slow_strategies import SlowStrategies
 

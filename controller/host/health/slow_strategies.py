@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any
 
 from controller.core.core import Core
-from controller.core.state.snapshot import Alarm
+from controller.core.state.views.snapshot import Alarm
 from controller.host.health.loop_lag import WINDOW_S
 from protocol.blame import where
 from strategies.kinds import Strategies, key_of

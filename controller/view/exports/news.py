@@ -15,7 +15,7 @@ from time import sleep
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from controller.core.state.snapshot import Alarm
+from controller.core.state.views.snapshot import Alarm
 
 Event = Literal["done", "failed", "stuck", "alarm"]
 AGAIN_S = 3600.0  # until the same cause is told again

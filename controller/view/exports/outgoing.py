@@ -22,7 +22,7 @@ from queue import Queue
 from threading import Thread
 from typing import Any
 
-from controller.core.state.snapshot import Alarm
+from controller.core.state.views.snapshot import Alarm
 from controller.history.alarms import alarms, watched
 from controller.view.exports.jsonl_tail import Line, StepLines, Tail
 from controller.view.exports.news import Bell, News, of_alarm, of_end, post, run_command

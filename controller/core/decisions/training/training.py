@@ -284,7 +284,7 @@ class Training:
         line = self.state.accounts.step_line(
             self.state.now,
             step=self.state.steps,
-            batch=self.figures.line() | {"trajectories": self.figures.responses},
+            batch={**self.figures.line(), "trajectories": self.figures.responses},
             trainer=metrics,
             more=more,
             devices=devices_of(self.state.config),

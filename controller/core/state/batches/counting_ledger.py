@@ -10,7 +10,7 @@ Source: AReaL (`arrival`, arXiv 2505.24298), veRL's fully asynchronous trainer (
 from typing import Literal
 
 from controller.core.state.ledger import LedgerBase, buffer_state
-from controller.core.state.snapshot import BufferSnapshot
+from controller.core.state.views.snapshot import BufferSnapshot
 
 Order = Literal["arrival", "completion", "floor"]
 UNLIMITED = 1 << 30

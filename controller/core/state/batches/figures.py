@@ -1,7 +1,7 @@
 """Figures of a batch for the line of its step, counted a few groups per event while the trainer works.
 
-Invariants: nothing here decides; the figures do not depend on when they are counted, so an image of the core
-holds them counted.
+Invariants: nothing here decides; the figures do not depend on when they are counted and summed up, so an
+image of the core holds them counted, and not summed up.
 """
 
 from bisect import bisect_right
@@ -42,6 +42,7 @@ class BatchFigures:
         self._cut = self._partial = self._trajectories = 0
         self._parts: dict[str, list[tuple[float, int]]] = {}  # by name, of each group
         self._episodes: list[EpisodeFigures] = []
+        self._line: Mapping[str, object] | None = None  # all figures, once they are summed up
 
     @property
     def left(self) -> int:
@@ -49,9 +50,17 @@ class BatchFigures:
         return len(self._left)
 
     def go_on(self) -> None:
-        """Count the next few groups."""
-        for _ in range(min(AT_ONCE, len(self._left))):
-            self._count(self._left.popleft())
+        """Count the next few groups, or sum up, once all are counted."""
+        if self._left:
+            for _ in range(min(AT_ONCE, len(self._left))):
+                self._count(self._left.popleft())
+        elif self._line is None and self._groups.responses:
+            self._line = self._summed_up()
+
+    def settle(self) -> None:
+        """Become what does not depend on the events since: all groups counted, nothing summed up."""
+        self.finish()
+        self._line = None
 
     def finish(self) -> None:
         """Count all groups that are left."""
@@ -70,8 +79,12 @@ class BatchFigures:
         self.finish()
         return sum(self._groups.responses)
 
-    def line(self) -> dict[str, object]:
+    def line(self) -> Mapping[str, object]:
         """The figures, by name."""
+        self.finish()
+        return self._summed_up() if self._line is None else self._line
+
+    def _summed_up(self) -> dict[str, object]:
         count, ages = self.responses, self._ages
         lengths = sorted(self._lengths)
         up_to = list(accumulate(map(self._lengths.__getitem__, lengths)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from controller.config.models import Config
-from controller.core.state.snapshot import Alarm, WorkerSnapshot
+from controller.core.state.views.snapshot import Alarm, WorkerSnapshot
 from controller.host.status_file import AGAIN_S, SHARE, WRITE_S, StatusFile, pause_after
 from controller.host.watchdog import MOST_WAITS
 from controller.simulation import Simulation

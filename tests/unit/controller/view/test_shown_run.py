@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from controller.core.state.snapshot import Alarm
+from controller.core.state.views.snapshot import Alarm
 from controller.view import shown_run
 from controller.view.past.replayed_core import StillReading
 from controller.view.shown_run import ShownRun
