@@ -62,7 +62,7 @@ class FieldTypes:
         return self._finished(values)
 
     def convert(self, values: object) -> tuple[Value, ...]:
-        """The fields from plain values, such as `fields_of` gives. Raises: MalformedFields."""
+        """The fields from plain values, such as `to_fields` of codec.py gives. Raises: MalformedFields."""
         try:
             found = msgspec.convert(values, self._whole)
         except msgspec.ValidationError as error:
