@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM
 from benchmarks.families.configs import LONGEST, VOCABULARY, Family
 from protocol.errors import ConfigError
 from protocol.model_shape import length_limits
-from protocol.settings import LoraSettings, RolloutSettings
+from protocol.settings import RolloutSettings
+from protocol.trainer.adapters import LoraSettings
 from tests.support.plain_batches import plain_batch
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TypeVar, get_args
 
-from protocol.messages import device, from_agents, from_controller, from_workers, progress
+from protocol.messages import device, from_agents, from_controller, from_workers, progress, to_agents
 from protocol.messages.from_agents import FromAgent
-from protocol.messages.from_controller import ToAgent, ToAnyRole, ToReward, ToRollout, ToTrainer
+from protocol.messages.from_controller import ToAnyRole, ToReward, ToRollout, ToTrainer
 from protocol.messages.from_workers import Beat, FromReward, FromRollout, FromTrainer
 from protocol.messages.pieces import ROLES, ControllerMessage, Message, Role, WorkerMessage
+from protocol.messages.to_agents import ToAgent
 
 __all__ = ["FROM_WORKER", "KINDS", "MAY_HEAR", "MAY_SAY", "PROTOCOL_VERSION", "TO_WORKER", "by_tag"]
 
@@ -77,6 +78,7 @@ FROM_WORKER = (
 TO_WORKER = (
     Beat,
     *_defined_in(from_controller, ControllerMessage),
+    *_defined_in(to_agents, ControllerMessage),
     *_defined_in(device, ControllerMessage),
 )
 KINDS = by_tag(dict.fromkeys((*FROM_WORKER, *TO_WORKER)))

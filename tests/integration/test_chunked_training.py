@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from protocol.algorithms import ALGORITHMS
-from protocol.settings import LoraSettings
+from protocol.trainer.adapters import LoraSettings
 from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import SHAPE, make_batch, model_directory, settings  # noqa: F401 - two are fixtures
 from workers.trainer import packed_forward

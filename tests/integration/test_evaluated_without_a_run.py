@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from controller.cli.main import main
-from protocol.settings import LoraSettings
+from protocol.trainer.adapters import LoraSettings
 from tests.support.stub_endpoint import serving
 from workers.models.lora import (
     MergedAdapter,

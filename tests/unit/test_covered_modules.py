@@ -108,9 +108,9 @@ unit/controller/view/exports/test_trackers.py: controller/view/exports/jsonl_tai
  controller/view/exports/tensorboard controller/view/exports/wandb
 unit/controller/view/past/test_timeline.py: controller/view/past/timeline_picture
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/device protocol/messages/from_controller
- protocol/messages/from_workers protocol/messages/pieces
+ protocol/messages/from_workers protocol/messages/pieces protocol/messages/to_agents
 unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame
-unit/test_schema.py: protocol/settings protocol/rewards/settings
+unit/test_schema.py: protocol/settings protocol/rewards/settings protocol/trainer/settings
 unit/workers/engines/torch/test_torch_engine.py: workers/engines/torch/cache workers/engines/torch/forward
  workers/models/small_copy
 unit/workers/engines/vllm/test_vllm_engine.py: workers/engines/vllm/start workers/engines/vllm/weights

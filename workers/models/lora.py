@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError
-from protocol.settings import LoraSettings
+from protocol.trainer.adapters import LoraSettings
 
 PREFIX = "base_model.model."  # peft's prefix of every name in its files
 DIGEST = "staleflow.model_digest"  # the tensor of a version that identifies the model

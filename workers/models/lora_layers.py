@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError
 from protocol.model_shape import expert_count
-from protocol.settings import LoraSettings
+from protocol.trainer.adapters import LoraSettings
 from workers.models.lora import PREFIX, adapter_config, target_layers
 
 ADAPTER = "policy"  # peft's name of the only adapter; not in any file

@@ -70,7 +70,16 @@ from controller.core.state.progress import columns, trajectory
 from controller.core.state.views import candidates, choices, instances
 from protocol import ids, settings
 from protocol.agents import settings as agent_settings
-from protocol.messages import device, from_agents, from_controller, from_workers, pieces, progress
+from protocol.messages import (
+    device,
+    from_agents,
+    from_controller,
+    from_workers,
+    pieces,
+    progress,
+    to_agents,
+)
+from protocol.trainer import settings as trainer_settings
 from strategies import cost_model, fitting, instance_kinds, lengths, pacing, views
 from strategies.batches import prompt_lengths
 
@@ -85,8 +94,8 @@ MODULES = (
     recent_failures, registry,
     prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, shared_device,
     source_mixture, stragglers, supervised, told, told_agents, trainer_batches, training, training_groups,
-    device, from_agents, from_controller, from_workers, pieces, progress, ids, settings, cost_model,
-    fitting, instance_kinds, lengths, pacing, views, windows,
+    device, from_agents, from_controller, from_workers, pieces, progress, to_agents, ids, settings,
+    trainer_settings, cost_model, fitting, instance_kinds, lengths, pacing, views, windows,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protocol.errors import ConfigError
-from protocol.settings import LoraSettings
+from protocol.trainer.adapters import LoraSettings
 
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHT = ".weight"

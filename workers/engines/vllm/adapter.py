@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from vllm.lora.request import LoRARequest
 
-from protocol.settings import LoraSettings
+from protocol.trainer.adapters import LoraSettings
 from workers.engines.vllm.weights import shared_folder
 from workers.models.lora import (
     DIGEST,

@@ -6,7 +6,7 @@ import pytest
 
 from controller.host.offline.saved_adapter import lora_of
 from protocol.errors import ConfigError
-from protocol.settings import LoraSettings
+from protocol.trainer.adapters import LoraSettings
 
 TOLD = {"peft_type": "LORA", "r": 8, "lora_alpha": 32, "target_modules": ["k_proj", "q_proj"]}
 
