@@ -12,8 +12,9 @@ from math import ceil
 from statistics import fmean
 from typing import get_args
 
-from controller.config.models import Config, StalenessSettings
+from controller.config.models import Config
 from controller.config.rules import cross_field_problems
+from controller.config.sections.staleness import StalenessSettings
 from controller.simulation.bounds import hardware_bound, throughput_bound
 from controller.simulation.faults import Faults
 from controller.simulation.host import Outcome, Simulation

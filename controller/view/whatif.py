@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from controller.config.models import StalenessSettings
+from controller.config.sections.staleness import StalenessSettings
 from protocol.errors import ConfigError
 from protocol.importing import python_path
 from strategies.routing import ROUTINGS

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.config.models import StalenessSettings
+from controller.config.sections.staleness import StalenessSettings
 from controller.durability.sample_records import _checksum
 from tests.support.kept_samples import add_samples, kept, response
 from tests.support.shown_run import CONFIG, recorded

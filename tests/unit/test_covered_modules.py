@@ -73,7 +73,8 @@ unit/controller/check/test_named_rewards.py: controller/config/reward_rules prot
 unit/controller/cli/test_command_line.py: controller/cli/say
 unit/controller/cli/test_said_by_commands.py: controller/cli/looking/history controller/durability/release
 unit/controller/cluster/test_render.py: controller/cli/render
-unit/controller/config/test_config_strategies.py: strategies/kinds strategies/views
+unit/controller/config/test_config_strategies.py: controller/config/sections/staleness strategies/kinds
+ strategies/views
 unit/controller/config/test_load.py: controller/config/models controller/config/rules
 unit/controller/core/decisions/placement/test_dispatch.py:
  controller/core/state/views/admission controller/core/state/views/instances

@@ -12,6 +12,7 @@ from controller.config import data as data_settings
 from controller.config import evaluation as evaluation_settings
 from controller.config import limits as limit_settings
 from controller.config import models
+from controller.config.sections import staleness as staleness_settings
 from controller.core import core, postponed
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import (
@@ -85,7 +86,7 @@ from strategies.batches import prompt_lengths
 
 MODULES = (
     accounts, agent_settings, asks, candidates, choices, columns, contributions, core, counting_ledger,
-    data_settings, dispatch, disposal, figures, kept_samples, trajectory,
+    data_settings, dispatch, disposal, figures, kept_samples, staleness_settings, trajectory,
     dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     futile_groups, groups, in_order_ledger, instances, leases, ledger, limit_settings, limits, logprob_drift,

@@ -1,6 +1,6 @@
 """Presets of `staleness.strategy`, and what is written out beside them."""
 
-from controller.config.models import StalenessSettings
+from controller.config.sections.staleness import StalenessSettings
 from strategies.presets import PRESETS
 
 

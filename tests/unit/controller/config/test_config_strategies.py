@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from controller.check.strategies import try_strategy
-from controller.config.models import Config, StalenessSettings
+from controller.config.models import Config
 from controller.config.pluggable import BUILT_IN
+from controller.config.sections.staleness import StalenessSettings
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.core.events import Restarted, Started

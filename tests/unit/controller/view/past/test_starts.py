@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.config.models import StalenessSettings
+from controller.config.sections.staleness import StalenessSettings
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.past.starts import MOST_STEPS, RULES, Starts, why_no_more
