@@ -11,6 +11,8 @@ from protocol.algorithms import ALGORITHMS, SAMPLING  # noqa: E402
 from protocol.settings import TrainerSettings  # noqa: E402
 
 COLUMNS = ("baseline", "advantage_scale", "loss", "clip_low", "clip_high", "loss_aggregation")
+CLIPPING = ("ppo", "gspo", "cispo")
+"""Losses that read `clip_low` and `clip_high`."""
 BEGIN, END = "<!-- presets: python -m docs.make_algorithms -->\n", "<!-- end of presets -->"
 
 
@@ -22,7 +24,7 @@ def preset_table() -> str:
 
 def _row(algorithm: str) -> str:
     settings = TrainerSettings.model_validate({"algorithm": algorithm})
-    has_bounds = settings.loss != "reinforce"
+    has_bounds = settings.loss in CLIPPING
     cells = [
         str(getattr(settings, name)) if has_bounds or not name.startswith("clip_") else "" for name in COLUMNS
     ]
