@@ -73,7 +73,7 @@ def test_a_worker_makes_it(tmp_path, made_up):
 
 def test_every_entry_has_a_folder_a_factory_its_checks_an_extra_and_its_place_in_the_docs():
     folders = {path.name for path in (ROOT / "workers/engines").iterdir() if (path / "__init__.py").exists()}
-    assert folders == set(ENGINES)
+    assert folders == set(ENGINES), "each folder of workers/engines is an entry of protocol/engines.py"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     page, setup = ((ROOT / "docs" / name).read_text() for name in ("engines.md", "setup.md"))
     for name, engine in ENGINES.items():
@@ -82,14 +82,16 @@ def test_every_entry_has_a_folder_a_factory_its_checks_an_extra_and_its_place_in
         path = ROOT / (module.replace(".", "/") + ".py")
         path = path if path.exists() else path.with_suffix("") / "__init__.py"
         assert f"def {factory}(" in path.read_text()
-        assert f"`{name}` ({engine.about})" in " ".join(page.split())
+        said = f"`{name}` ({engine.about})"
+        assert said in " ".join(page.split()), f"docs/engines.md lists the engines: write {said} there"
         if engine.check:
             module, _, function = engine.check.partition(":")
             assert callable(getattr(importlib.import_module(module), function))
         if engine.extra:
-            assert engine.extra in extras
-            assert engine.extra in install.EXTRAS
-            assert f"rollout.engine: {name}" in setup
+            assert engine.extra in extras, f"pyproject.toml has no extra {engine.extra}"
+            assert engine.extra in install.EXTRAS, f"install.EXTRAS has no {engine.extra}"
+            row = f"rollout.engine: {name}"
+            assert row in setup, f"docs/setup.md does not say that {row} needs {engine.extra}"
 
 
 def test_a_worker_makes_none_for_a_temperature_that_it_does_not_sample_at(tmp_path):

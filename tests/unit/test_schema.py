@@ -9,6 +9,7 @@ import yaml
 from controller.config.load import load_config
 from controller.config.yaml_file import read_yaml
 from docs import make_schema
+from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 
 jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
@@ -71,4 +72,4 @@ def test_what_it_refuses_launch_refuses(validator, tree, tmp_path):
 def test_an_editor_is_told_meanings_and_what_is_built_in(validator):
     definitions = validator.schema["$defs"]
     assert definitions["RunSettings"]["properties"]["steps"]["description"] == "Train steps to make."
-    assert {"enum": ["torch", "vllm"]} in definitions["RolloutSettings"]["properties"]["engine"]["anyOf"]
+    assert {"enum": [*ENGINES]} in definitions["RolloutSettings"]["properties"]["engine"]["anyOf"]

@@ -50,6 +50,14 @@ def test_every_kind_is_loaded_by_its_key(field):
         assert load_strategies(Config.model_validate({section: {field: name}}))
 
 
+@pytest.mark.parametrize("field", STRATEGIES)
+def test_the_manual_names_what_is_built_in(field):
+    section, _, key = key_of(field).partition(".")
+    meaning = Config.model_fields[section].annotation.model_fields[key].description
+    missing = [name for name in STRATEGIES[field] if f"`{name}`" not in meaning]
+    assert not missing, f"name {', '.join(missing)} in the docstring of {key_of(field)}, which is its manual"
+
+
 WINDOWS = {"auto": adaptive, "all": whole_window, 1.5: by_cap}
 
 

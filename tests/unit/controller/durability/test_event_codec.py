@@ -1,5 +1,7 @@
 """Events survive the journal, and nothing else comes out of it."""
 
+from typing import get_args
+
 import pytest
 
 from controller.core import events
@@ -9,7 +11,6 @@ from protocol.errors import RemoteError
 from protocol.ids import TrajectoryId
 from protocol.wire.codec import decode, pack
 
-SEGMENT = messages.Segment(attempt=1, policy_version=4, count=7)
 MESSAGES = [
     messages.Attach("rollout", "rollout-0", 123, "here"),
     messages.Beat(),
@@ -32,6 +33,7 @@ EVENTS: list[events.Event] = [
     events.PeerFaulted("01ab", "broke the protocol"),
     events.WorkerExited("rollout-0", "rollout", -9, "last\nwords"),
     events.PromptsRead(16, 8, True),
+    events.HeldOutRead(24, ("a", "b"), "digest"),
     events.StopRequested("Ctrl-C"),
     events.Tick(),
     events.Restarted("{}", "runs/run", ("here", "there")),
@@ -43,6 +45,11 @@ def test_an_event_comes_back_equal(event: events.Event) -> None:
     back = decode_event(encode_event(event))
     assert back == event
     assert type(back) is type(event)
+
+
+def test_every_kind_of_event_is_among_them() -> None:
+    missing = {kind.__name__ for kind in get_args(events.Event)} - {type(event).__name__ for event in EVENTS}
+    assert not missing, f"add one {' and one '.join(sorted(missing))} to EVENTS here"
 
 
 def test_nested_tuples_come_back_with_their_names() -> None:

@@ -8,6 +8,7 @@ import pytest
 from controller.history.alarms import ENGINE, KEYS, RULES, alarms, watched
 from controller.history.metric_lines import LineColumns
 
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "view.md"
 QUICKSTART = json.loads((Path(__file__).parents[3] / "support" / "quickstart_metrics.json").read_text())
 """By seed, what the rules look at in metrics.jsonl of the 140 steps of examples/quickstart.yaml."""
 
@@ -76,7 +77,15 @@ def test_what_goes_wrong_is_named_alone_with_owner_evidence_and_remedy(name, col
 
 
 def test_every_rule_has_a_run_that_fails_by_it():
-    assert {name for name, _ in FAILING} == {name for name, *_ in RULES}
+    named, rules = {name for name, _ in FAILING}, {name for name, *_ in RULES}
+    assert named == rules, f"{named ^ rules}: give each rule columns in FAILING here that raise it alone"
+
+
+def test_the_page_says_when_each_alarm_is_raised():
+    table = PAGE.read_text().partition("| alarm | raised when |")[2].partition("\n\n")[0]
+    said = {name for row in table.splitlines() for name in row.split(" | ")[0].strip("| ").split(", ")}
+    missing = {name for name, *_ in RULES} - said
+    assert not missing, f"{missing}: say in the table of alarms of docs/view.md when they are raised"
 
 
 def test_steps_without_a_gradient_do_not_make_the_next_one_large():
@@ -261,4 +270,7 @@ def test_rules_look_at_the_keys_that_are_named_and_at_no_other_ones():
 
     for _, columns in [*FAILING, ("", dict.fromkeys(ENGINE, 1e9))]:
         alarms([Line(line) for line in lines(**columns)], bound=2)
-    assert asked == set(KEYS)
+    assert asked == set(KEYS), (
+        f"{asked ^ set(KEYS)}: KEYS of controller/history/alarms.py names what rules read, no more and no "
+        "less; of a live run nothing else is held"
+    )

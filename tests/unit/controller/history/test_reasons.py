@@ -68,6 +68,7 @@ def test_those_called_chosen_pull(name):
 def test_admission_says_how_many_with_its_numbers(admit):
     view = AdmissionView(2, 32, 7, 6, 40, 10, 300, cap=60.0)
     found = reasons.of_admission(admit, view, 2.0)
+    assert found is not None, f"give {admit.__name__} a case in of_admission of controller/history/reasons.py"
     more = admit(view, 2.0)
     assert (f"{more} more may start" if more > 0 else "none may start") in found.rule
 

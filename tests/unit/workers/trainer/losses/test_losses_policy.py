@@ -1,12 +1,16 @@
 """Every policy loss against numbers worked by hand in float64, values and gradients, and against a loop."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+from protocol import algorithms
 from protocol.settings import TrainerSettings
 from workers.trainer.losses import LOSSES, Tokens, policy_loss
+
+PAGE = Path(__file__).resolve().parents[5] / "docs" / "algorithms.md"
 
 EXACT = 1e-9
 
@@ -118,6 +122,18 @@ def test_m2po_counts_the_distance_to_the_policy_that_sampled():
     some = tokens([1.0, 1.0], [1, 1], algorithm="m2po")
     stale = replaced(some, rollout_logprobs=some.proximal_logprobs - doubles(0.0, 1.0))
     assert outcome(stale, "m2po")[2] == 1
+
+
+def test_the_configuration_knows_every_loss_and_the_page_says_what_it_is():
+    assert set(LOSSES) == set(algorithms.LOSSES), (
+        "LOSSES of workers/trainer/losses/policy.py and of protocol/algorithms.py name the same losses: "
+        "`trainer.loss` refuses one without its name in the latter"
+    )
+    meaning = TrainerSettings.model_fields["loss"].description
+    rows = PAGE.read_text().partition("**Loss**")[2].partition("**Rejection**")[0]
+    for name in LOSSES:
+        assert f"`{name}`" in meaning, f"name {name} in the docstring of `loss`: protocol/trainer/settings.py"
+        assert f"\n| `{name}` | " in rows, f"docs/algorithms.md has no row of {name} below **Loss**"
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -1,6 +1,7 @@
 """What passes the plausibility check: late words of honest workers; and what follows from a refusal."""
 
 import math
+from dataclasses import fields
 
 import pytest
 
@@ -8,10 +9,24 @@ from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.commands import Finish, Forget, ReportStep, Warn
 from controller.core.core import Core
+from controller.core.decisions.workers.plausibility import COUNTERS
 from controller.core.events import PeerFaulted, PromptsRead, Started, Tick
 from protocol import messages
 from protocol.messages import MAX_REWARD, Attach, Beat, Delta, Generated
 from tests.support.core_run import Run
+
+OF_NOW = {
+    "sequence", "policy_version", "running", "waiting", "resident_tokens", "queued", "parked_tokens",
+}  # fmt: skip
+"""Fields of an instance's report that say how it is now, and may fall; the others are totals of its life."""
+
+
+def test_every_total_of_a_report_is_held_against_the_report_before():
+    totals = {field.name for field in fields(messages.InstanceStatus)} - OF_NOW
+    assert totals == set(COUNTERS), (
+        f"{totals ^ set(COUNTERS)}: name a new total of InstanceStatus in COUNTERS of "
+        "controller/core/decisions/workers/plausibility.py, and what may fall in OF_NOW here"
+    )
 
 
 def is_closed(run: Run) -> bool:
