@@ -7,10 +7,11 @@ headroom), remove useless groups, train ahead, schedule evaluations, pull (chang
 routed to), migrate, dispatch, assign encoding and scoring, read ahead, retire versions, notice the end.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import assert_never
 
 from controller.config.models import Config
+from controller.core.cluster_snapshot import snapshot_in_slices, snapshot_of
 from controller.core.commands import Command, Warn
 from controller.core.controls import obey
 from controller.core.decisions.evaluation.evaluation_placement import EvaluationPlacement
@@ -53,21 +54,19 @@ from controller.core.events import (
 )
 from controller.core.hearing import hear
 from controller.core.invariants import check_invariants
-from controller.core.liveness import idle_because, still_until, watch
+from controller.core.liveness import still_until, watch
 from controller.core.postponed import Postponed
-from controller.core.run_alarms import alarms_of
 from controller.core.shutdown import is_out_of_data, notice_end_of_data, wind_up
 from controller.core.state.bottleneck import Cause
-from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.views.instances import InstanceViews
-from controller.core.state.views.snapshot import ClusterSnapshot, WorkerSnapshot
+from controller.core.state.views.snapshot import ClusterSnapshot
 from controller.core.totals import summary
-from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
+from controller.core.waiting_for import awaited
 from controller.core.wanted_payload import foretelling, groups_with_payload, keeps_payload
 from controller.core.worker_settings import worker_settings
 from protocol import messages
-from protocol.messages import Attach, MachineUse, Message
+from protocol.messages import Attach, Message
 from strategies.kinds import Strategies
 
 OVERDUE_S = 1.0  # a step that is later than the core's own deadline by more: the controller was stalled
@@ -222,43 +221,11 @@ class Core:
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""
-        return self._snapshot(map(self._worker_snapshot, self.state.registry.workers.values()))
+        return snapshot_of(self)
 
     def snapshot_in_slices(self, workers: int) -> Generator[None, None, ClusterSnapshot]:
         """The same as a generator, with a pause after each `workers` rows; a row is as old as its slice."""
-        found: list[WorkerSnapshot] = []
-        for place, worker in enumerate([*self.state.registry.workers.values()], 1):
-            if self.state.registry.workers.get(worker.peer) is worker:
-                found.append(self._worker_snapshot(worker))
-            if place % workers == 0:
-                yield
-        return self._snapshot(found)
-
-    def _snapshot(self, workers: Iterable[WorkerSnapshot]) -> ClusterSnapshot:
-        state = self.state
-        groups: dict[str, int] = {}
-        for group in state.groups.values():
-            if not group.is_evaluation:
-                groups[group.state] = groups.get(group.state, 0) + 1
-        newest = state.versions.newest
-        return ClusterSnapshot(
-            now_s=state.now,
-            train_version=state.ledger.train_version,
-            steps=state.steps,
-            published_version=newest.policy_version if newest else -1,
-            due_counts=state.ledger.due_counts() if state.ledger.is_strict else {},
-            buffers=state.ledger.buffers(),
-            groups=groups,
-            queued=len(state.queue),
-            waiting_for=next_step(self),
-            evaluating=self.evaluation.in_words(),
-            oldest_group=oldest_group(state),
-            tokens=state.accounts.tokens(),
-            workers=tuple(workers),
-            idle_because=idle_because(self),
-            paused="" if state.paused is None else state.paused.in_words(state.now),
-            alarms=tuple(alarms_of(self)),
-        )
+        return snapshot_in_slices(self, workers)
 
     def summary(self) -> dict[str, object]:
         """Totals for summary.json."""
@@ -380,21 +347,3 @@ class Core:
                 self.membership.faulted(PeerFaulted(found.worker.peer, found.reason), has_died=True)
         if reason := self.limits.absent():
             self.state.end(reason, is_success=False)
-
-    def _worker_snapshot(self, worker: Worker) -> WorkerSnapshot:
-        version, running, resident = -1, 0, 0
-        if isinstance(worker, Instance):
-            version, running, resident = worker.policy_version, len(worker.running), worker.resident_tokens
-        elif isinstance(worker, TextWorker):
-            running = worker.pending
-        elif isinstance(worker, AgentWorker):
-            running = len(worker.episodes)
-        silent_s = self.state.now - worker.last_heard
-        doing = working_on(self, worker) or self.limits.owed(worker)
-        due_s, then = self.limits.outlook(worker)
-        used = worker.usage or MachineUse(0, "")
-        return WorkerSnapshot(
-            worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing,
-            serves_at=worker.endpoint, due_s=due_s, then=then, resident_mb=used.resident_mb,
-            device=used.device, device_mb=used.device_mb, device_total_mb=used.device_total_mb,
-        )  # fmt: skip

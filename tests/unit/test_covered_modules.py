@@ -90,6 +90,7 @@ unit/controller/core/state/test_source_mixture.py: controller/config/data contro
  strategies/schedules
 unit/controller/core/state/test_transition_coverage.py: controller/core/state/groups
 unit/controller/core/test_core.py: controller/core/state/run_state controller/core/totals
+unit/controller/core/test_snapshot_in_slices.py: controller/core/cluster_snapshot
 unit/controller/durability/test_payload_given.py: protocol/messages/from_agents
 unit/controller/durability/test_kept_payload.py: controller/durability/kept_sets
 unit/controller/data/test_fingerprints.py: controller/data/sources controller/data/text_files
