@@ -7,11 +7,12 @@ trajectories: those of one instance are checked at most once per limit; an overd
 | request | answered by | limit |
 |---|---|---|
 | Pull | Pulled, PullFailed | pull |
-| Route | a token | token |
+| Route, Keep | a token | token |
 | Interrupt | the attempt's end | answer |
 | Serve, Drain, Encode | Serving, leaving, PromptsEncoded or ExamplesEncoded | answer |
 | Score | GroupScored, ScoreFailed | score |
 | Train, TrainAhead, SaveCheckpoint | TrainStepFinished, TrainedAhead, CheckpointSaved | step |
+| Release | Released | step |
 | (a step is done; a trainer is ready) | PolicyPublished | step |
 | Welcome, to one from outside | Ready | ready |
 """
