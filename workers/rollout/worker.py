@@ -16,7 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, assert_never, cast
 
 import numpy as np
@@ -50,7 +50,7 @@ from protocol.messages import (
 from protocol.plain_text import begin_and_end
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
-from workers.engines.interface import Engine, Generation, Key, ReleasingEngine, Sampled
+from workers.engines.interface import Engine, EngineLoad, Generation, Key, ReleasingEngine, Sampled
 from workers.engines.made_engine import make_engine
 from workers.link.link import Link, LinkClosed
 from workers.rollout.pace import EnginePace
@@ -60,6 +60,7 @@ from workers.weights.exchange_process import WeightsExchangeProcess, make_weight
 
 logger = logging.getLogger(__name__)
 
+TOLD = tuple(one.name for one in fields(EngineLoad))  # each is a field of InstanceStatus, too
 MAX_KEPT_BYTES = 16 << 20  # of kept sets in one report; a frame may have 64 MB
 
 
@@ -317,25 +318,8 @@ class RolloutWorker:
     def _report_status(self) -> None:
         load = self._engine.load()
         self._status_sequence += 1
-        self._say(
-            InstanceStatus(
-                self._status_sequence,
-                self._engine.policy_version,
-                load.running,
-                load.waiting,
-                load.resident_tokens,
-                load.decode_steps,
-                load.decode_tokens,
-                load.decode_s,
-                load.prefill_tokens,
-                load.prefill_s,
-                load.decode_context,
-                load.preemptions,
-                load.queued,
-                load.parked_tokens,
-                load.reused_tokens,
-            )
-        )
+        told: dict[str, Any] = {name: getattr(load, name) for name in TOLD}
+        self._say(InstanceStatus(self._status_sequence, self._engine.policy_version, **told))
 
     async def _pull(self, pull: Pull) -> None:
         """Fetch a version while the engine goes on, then swap the weights between two steps."""
