@@ -33,8 +33,9 @@ class AgentSettings(Section):
     own machine, and a `policy.api_key` that names it. Needs the extra `web`. Functions for AReaL and Miles
     have it without this key."""
     other_sampling: Literal["refuse", "ignore"] = "refuse"
-    """What becomes of a request at the door for a temperature, or the like, that is not the run's own:
-    `refuse` it, or `ignore` what it asks for, with one warning. Training has to know the distribution."""
+    """What becomes of a request at the door for a temperature, or the like, that is not the run's own, or for
+    a constraint such as `response_format` or `tool_choice: required`: `refuse` it, or `ignore` what it asks
+    for, with one warning for each field. Training has to know the distribution."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Given by name to the function at each call, or to the class when an object of it is made. Of a taskset,
     fields of its configuration; of a server of OpenEnv, how texts become actions (docs/environments.md)."""

@@ -18,16 +18,17 @@ NO_EFFECT = {
     "store", "user",
 }  # fmt: skip
 """Fields without effect on answers: the noise of sampling is the run's."""
-ONLY: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "top_logprobs": (0,),
-    "parallel_tool_calls": (True,),
-    "tool_choice": ("auto", "none"),
-}
+ONLY: dict[str, tuple[Any, ...]] = {"n": (1,), "modalities": (["text"],), "top_logprobs": (0,)}
 """Fields that are accepted with these values only."""
+CONSTRAINTS: dict[str, tuple[tuple[Any, ...], tuple[type, ...]]] = {
+    "logit_bias": (({},), (dict,)),
+    "parallel_tool_calls": ((True,), (bool,)),
+    "reasoning_effort": ((), (str,)),
+    "response_format": (({"type": "text"},), (dict,)),
+    "tool_choice": (("auto", "none"), (str, dict)),
+    "verbosity": ((), (str,)),
+}
+"""Fields that bind what may be sampled: the values that do not, and the types of those that do."""
 SAMPLED: dict[str, Callable[[SamplingSettings], Any]] = {
     "temperature": lambda sampling: sampling.temperature,
     "top_p": lambda sampling: sampling.top_p,
@@ -57,7 +58,7 @@ class ChatRequest:
     has_logprobs: bool
     is_stream: bool
     has_usage: bool  # at the end of a stream
-    disobeyed: tuple[str, ...]  # sampling fields that differ from the run's
+    disobeyed: tuple[str, ...]  # fields that ask for another sampling than the run's
     is_untrained: bool = False
 
     @property
@@ -90,7 +91,7 @@ def read_request(body: bytes, sampling: SamplingSettings, *, is_refusing: bool =
     Raises: DoorRefusal.
     """
     fields = {key: value for key, value in _object(body).items() if value is not None}
-    disobeyed = _check_sampling(fields, sampling, is_refusing)
+    disobeyed = _check_sampling(fields, sampling, is_refusing) + _check_constraints(fields, is_refusing)
     _check_only(fields)
     _text(fields, "model")
     if "messages" not in fields:
@@ -106,7 +107,7 @@ def read_request(body: bytes, sampling: SamplingSettings, *, is_refusing: bool =
         has_usage=options.get("include_usage") is True,
         disobeyed=disobeyed,
     )
-    for name in (*ONLY, *NO_EFFECT):
+    for name in (*ONLY, *CONSTRAINTS, *NO_EFFECT):
         fields.pop(name, None)
     if fields:
         name = next(iter(fields))
@@ -186,7 +187,33 @@ def _check_sampling(fields: dict[str, Any], sampling: SamplingSettings, is_refus
 def _is_same(name: str, wanted: Any, own: Any) -> bool:
     if isinstance(wanted, bool):
         return False
+    if name == "stop" and isinstance(wanted, list) and all(isinstance(text, str) for text in wanted):
+        return {*wanted} == {*own}
     return wanted == own or (name == "top_k" and wanted in UNLIMITED_TOP_K and own in UNLIMITED_TOP_K)
+
+
+def _check_constraints(fields: Mapping[str, Any], is_refusing: bool) -> tuple[str, ...]:
+    """The names of constraints on the answer, which the policy does not sample under."""
+    disobeyed = []
+    for name, (free, types) in CONSTRAINTS.items():
+        if name not in fields or _is_one_of(fields[name], free):
+            continue
+        if is_refusing or not isinstance(fields[name], types):
+            expected = " or ".join([*map(repr, free), *(() if free else ("none",))])
+            raise DoorRefusal(
+                400,
+                f"`{name}` is {fields[name]!r:.80}; expected {expected}: the policy samples without "
+                "constraints, and that distribution is trained. Leave it out, or set `agent.other_sampling: "
+                "ignore`; then the answer need not obey it, and your code has to check.",
+                param=name,
+                code="unsupported_value",
+            )
+        disobeyed.append(name)
+    return tuple(disobeyed)
+
+
+def _is_one_of(wanted: Any, values: tuple[Any, ...]) -> bool:
+    return any(wanted == value and type(wanted) is type(value) for value in values)
 
 
 def _check_only(fields: Mapping[str, Any]) -> None:
@@ -194,7 +221,7 @@ def _check_only(fields: Mapping[str, Any]) -> None:
         if name not in fields:
             continue
         wanted = fields[name]
-        if not any(wanted == value and type(wanted) is type(value) for value in values):
+        if not _is_one_of(wanted, values):
             expected = " or ".join(map(repr, values))
             raise DoorRefusal(
                 400, f"`{name}` is {wanted!r:.80}; expected {expected}. Other values are not supported.",

@@ -23,7 +23,7 @@ class Door:
     def __init__(self, settings: WorkerSettings, ask: Callable[[int, DoorQuestion], None]) -> None:
         """`ask`: as in `DoorDesk`."""
         self._settings = settings
-        self._has_warned = False
+        self._told: set[str] = set()  # fields that were warned of
         self.desk = DoorDesk(ask)
         self._listener = DoorListener(make_site(self.desk, self._read))
 
@@ -45,11 +45,11 @@ class Door:
         """Raises: DoorRefusal."""
         is_refusing = self._settings.agent.other_sampling == "refuse"
         request = read_request(body, self._settings.rollout.sampling, is_refusing=is_refusing)
-        if request.disobeyed and not self._has_warned:
-            self._has_warned = True
+        if new := [name for name in request.disobeyed if name not in self._told]:
+            self._told.update(new)
             logger.warning(
                 "A request at the door asks for another %s than the run's, and was answered with the run's "
                 "own (agent.other_sampling: ignore). Further ones are not told.",
-                ", ".join(request.disobeyed),
+                ", ".join(new),
             )
         return request

@@ -158,6 +158,8 @@ async def _no_such_place(request: Request, error: Exception) -> Response:
         text = f"{request.method} is not possible at {request.url.path}; expected another method."
     else:
         text = f"There is nothing at {request.url.path:.80}; expected /v1/chat/completions or /v1/models."
+        if request.url.path.endswith("/responses"):
+            text += " Have your client use chat completions, not the Responses API (docs/agents.md)."
     return await _refused(request, DoorRefusal(error.status_code, text, code="not_found"))
 
 

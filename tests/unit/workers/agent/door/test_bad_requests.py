@@ -116,6 +116,7 @@ def test_lone_surrogates_become_characters_that_can_be_encoded(tokenizer):
     ("options", "status", "words"),
     [
         ({"path": "/v1/responses"}, 404, "nothing at /v1/responses; expected /v1/chat/completions"),
+        ({"path": "/v1/responses"}, 404, "use chat completions, not the Responses API"),
         ({"method": "GET"}, 405, "GET is not possible"),
         ({"key": "sk-episode-" + "0" * 64}, 401, "none of an episode"),
         ({"key": " "}, 401, "none of an episode"),
@@ -167,16 +168,19 @@ def test_three_equal_requests_with_one_idempotency_key_are_one_and_a_client_that
     asyncio.run(test())
 
 
-def test_with_other_sampling_ignored_the_runs_own_is_used_and_said_once(tokenizer, caplog):
+def test_with_other_sampling_ignored_the_runs_own_is_used_and_each_field_is_said_once(tokenizer, caplog):
     async def test():
         async with opened(tokenizer, "yes", "no", other_sampling="ignore") as counter:
             assert (await send(counter, asking(temperature=0, stop="x")))[0] == 200
             again = [USER, {"role": "assistant", "content": "yes"}, USER]
-            assert (await send(counter, asking(messages=again, top_p=0.5)))[0] == 200
+            asked = asking(messages=again, stop="x", response_format={"type": "json_object"})
+            assert (await send(counter, asked))[0] == 200
 
     with caplog.at_level("WARNING"):
         asyncio.run(test())
-    assert [record.message.count("another temperature, stop") for record in caplog.records] == [1]
+    first, second = caplog.messages
+    assert "another temperature, stop than" in first
+    assert "another response_format than" in second
 
 
 @pytest.mark.parametrize("version", ["", "/v1"])

@@ -13,7 +13,7 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
-from workers.agent.door.chat_request import NO_EFFECT, ONLY, SAMPLED, read_request, run_fields
+from workers.agent.door.chat_request import CONSTRAINTS, NO_EFFECT, ONLY, SAMPLED, read_request, run_fields
 from workers.agent.door.refusal import DoorRefusal
 
 OWN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, stop=("END",))
@@ -26,8 +26,8 @@ def read(sampling=OWN, *, is_refusing=True, **fields):
 
 def test_a_field_that_is_null_is_as_if_it_were_not_there():
     """As clients send those that were not set."""
-    names = [*SAMPLED, *ONLY, *NO_EFFECT, "stop", "tools", "max_tokens", "max_completion_tokens", "logprobs"]
-    names += ["stream", "stream_options", "model"]
+    names = [*SAMPLED, *ONLY, *CONSTRAINTS, *NO_EFFECT, "stop", "tools", "max_tokens"]
+    names += ["max_completion_tokens", "logprobs", "stream", "stream_options", "model"]
     assert read(**dict.fromkeys(names)) == read()
 
 
@@ -54,6 +54,43 @@ def test_another_distribution_is_refused_by_name_or_told(name, other):
 def test_a_run_that_cuts_its_tokens_has_no_request_without_a_cut():
     with pytest.raises(DoorRefusal, match="top_k"):
         read(OWN.model_copy(update={"top_k": 20}), top_k=-1)
+
+
+def test_stops_may_be_named_in_any_order():
+    own = OWN.model_copy(update={"stop": ("Observation:", "</code>")})
+    assert read(own, stop=["</code>", "Observation:"]).disobeyed == ()
+    for other in (["</code>"], ["</code>", "Observation:", "x"], ["</code>", 1], [["</code>"]]):
+        with pytest.raises(DoorRefusal, match="`stop`"):
+            read(own, stop=other)
+
+
+NAMED = {"type": "function", "function": {"name": "add"}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "sum", "schema": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tool_choice", "required"), ("tool_choice", NAMED), ("parallel_tool_calls", False),
+     ("response_format", {"type": "json_object"}), ("response_format", SCHEMA), ("logit_bias", {"1": 5}),
+     ("reasoning_effort", "low"), ("verbosity", "low")],
+)  # fmt: skip
+def test_a_constraint_on_the_answer_is_refused_or_ignored_as_the_run_says(name, value):
+    """As pydantic-ai, LangChain and smolagents send them by themselves."""
+    with pytest.raises(DoorRefusal, match=f"`{name}` is .*other_sampling: ignore") as refused:
+        read(**{name: value})
+    assert (refused.value.param, refused.value.code) == (name, "unsupported_value")
+    asked = read(**{name: value}, is_refusing=False)
+    assert (asked.disobeyed, asked.reads_calls) == ((name,), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tool_choice", 1), ("parallel_tool_calls", "no"), ("response_format", "json"), ("n", 2),
+     ("top_logprobs", 3), ("modalities", ["audio"])],
+)  # fmt: skip
+def test_what_is_malformed_or_would_be_another_answer_is_refused_in_any_run(name, value):
+    with pytest.raises(DoorRefusal, match=f"`{name}`"):
+        read(**{name: value}, is_refusing=False)
 
 
 def test_the_smaller_of_two_limits_counts_and_one_beyond_all_bounds_is_none_that_matters():
