@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pydantic
 import pytest
 
 from tests.support.chat_tokenizer import make_tokenizer
@@ -80,6 +81,33 @@ def test_a_stream_brings_the_same_as_a_whole_answer(tokenizer):
                 None,
                 len(counter.sampled[0]),
             ]
+
+    asyncio.run(test())
+
+
+class Sum(pydantic.BaseModel):
+    total: int
+
+
+def test_structured_outputs_are_refused_or_left_to_the_client_to_check(tokenizer):
+    """As frameworks ask for them; a chosen tool goes the same way."""
+
+    async def ask(one):
+        tool = {"type": "function", "function": {"name": "add"}}
+        await say(one, tools=[TOOL], tool_choice=tool, parallel_tool_calls=False)
+        return await one.chat.completions.parse(model="any", messages=[QUESTION], response_format=Sum)
+
+    async def test():
+        async with opened(tokenizer) as counter, client(counter, max_retries=2) as one:
+            with pytest.raises(openai.BadRequestError, match="other_sampling: ignore") as refused:
+                await ask(one)
+            assert (refused.value.code, counter.asked) == ("unsupported_value", [])
+        answers = CALL, '{"total": 5}', CALL, "five"
+        async with opened(tokenizer, *answers, other_sampling="ignore") as counter, client(counter) as one:
+            assert (await ask(one)).choices[0].message.parsed == Sum(total=5)
+            with pytest.raises(pydantic.ValidationError):
+                await ask(one)
+            assert len(counter.asked) == 4
 
     asyncio.run(test())
 
