@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.allocation import allocation
 from tests.unit.workers.trainer.losses.test_kept_tokens import SETS, VOCABULARY, kept_tokens
@@ -81,6 +82,33 @@ def test_chunks_too_many_for_a_sum_in_bfloat16_are_all_in_the_gradient(monkeypat
     assert head.bias.grad.tolist() == [350.0, -350.0]
 
 
+class Passes(TorchDispatchMode):
+    """Counts elements that are added to a float32 tensor of this width, in place."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width, self.added = width, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.add_.Tensor and result.shape[-1] == self.width:
+            self.added += result.numel()
+        return result
+
+
+def test_the_gradient_of_a_head_in_bfloat16_is_passed_over_once_for_several_chunks(monkeypatch):
+    """It is as large as the head: adding each chunk to it took longer than the chunk's own arithmetic."""
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 2 * VOCABULARY)
+    head = nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.bfloat16)
+    options = {"logits_of": lambda s, linear: linear(s), "softmax": Softmax(1.0), "weights": torch.ones(18)}
+    targets = torch.arange(18)
+    with Passes(WIDTH) as passes:
+        found = results(head_logprobs, head, targets, dtype=torch.bfloat16, **options)[-1]
+    assert passes.added == 3 * head.weight.numel()  # of 9 chunks, 4 at a time
+    expected = results(whole, deepcopy(head).float(), targets, **options)[-1]
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+
+
 @pytest.mark.parametrize("is_entropy_trained", [True, False])
 def test_of_no_rows_there_are_no_logprobs_and_an_entropy_has_a_gradient_where_it_is_trained(
     is_entropy_trained,
@@ -119,6 +147,6 @@ def test_memory_does_not_grow_with_the_vocabulary(monkeypatch, is_entropy_traine
             found.append(
                 allocation(partial(results, way, head, targets, **options)).peak - head.weight.nbytes
             )
-    assert peaks[head_logprobs][1] == pytest.approx(peaks[head_logprobs][0], rel=0.1)
-    assert peaks[head_logprobs][0] < 8 * 4 * (1 << 15)
+    assert peaks[head_logprobs][1] < 1.1 * peaks[head_logprobs][0]
+    assert peaks[head_logprobs][0] < 3.5 * 4 * (1 << 15)  # logits and two float32 tensors of their size
     assert peaks[whole][1] > 6 * peaks[whole][0]

@@ -38,3 +38,19 @@ def test_forbidden_tokens_leave_logprobs_and_entropy_finite():
     (logprobs.sum() + entropy.sum()).backward()
     assert entropy.item() == pytest.approx(math.log(2))
     assert logits.grad.tolist() == [pytest.approx([-0.5, 0.5, 0.0])]
+
+
+def test_logits_are_not_changed_and_a_large_vocabulary_costs_no_precision():
+    logits = torch.randn(4, 150_000, generator=torch.Generator().manual_seed(0)) * 3
+    before, targets = logits.clone(), torch.tensor([0, 7, 140_000, 149_999])
+    logits.requires_grad_()
+    expected = logits.detach().double().log_softmax(-1)
+    for temperature in (1.0, 0.5):
+        found, entropy = chosen_logprobs(logits, targets, temperature=temperature, is_entropy_trained=True)
+        (found.sum() + entropy.sum()).backward()
+        assert torch.equal(logits, before)
+        if temperature == 1.0:
+            exact = expected.gather(-1, targets[:, None]).squeeze(-1)
+            torch.testing.assert_close(found.double(), exact, atol=5e-6, rtol=0)
+            exact = -(expected.exp() * expected).sum(-1)
+            torch.testing.assert_close(entropy.double(), exact, atol=5e-6, rtol=0)
