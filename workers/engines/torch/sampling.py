@@ -15,6 +15,8 @@ import torch
 from protocol.kept_sets import WORD_BITS, KeptSet
 from protocol.settings import SamplingSettings
 
+LEADING = 4096
+"""Most probable tokens of a row, among which top-p looks first."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -109,14 +111,39 @@ def truncated_logprobs(logits_BV: torch.Tensor, settings: SamplingSettings) -> t
         smallest_B1 = logits_BV.topk(settings.top_k, -1).values[:, -1:]
         logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, -torch.inf)
     if settings.top_p < 1.0:
-        sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
-        probs_BV = sorted_BV.softmax(-1, dtype=torch.float64)
-        is_cut_BV = probs_BV.cumsum(-1) - probs_BV >= settings.top_p
-        is_cut_BV[:, 0] = False
-        logits_BV = logits_BV.masked_fill(
-            torch.zeros_like(is_cut_BV).scatter_(-1, order_BV, is_cut_BV), -torch.inf
-        )
+        logits_BV = logits_BV.masked_fill(_beyond(logits_BV, settings.top_p), -torch.inf)
     if settings.min_p > 0:
         least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(settings.min_p)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -torch.inf)
     return torch.log_softmax(logits_BV, -1)
+
+
+def _beyond(logits_BV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Which tokens top-p cuts off: bool [B, V].
+
+    The vocabulary is sorted only in rows whose most probable tokens do not decide it: sorting 16 rows of 152k
+    took 180 ms on one core, finding their first 4,096 took 19.
+    """
+    if logits_BV.shape[1] <= LEADING:
+        return _beyond_in_order(logits_BV, top_p)
+    leading_Bk = logits_BV.topk(LEADING, -1).values
+    normalizer_B1 = logits_BV.double().logsumexp(-1, keepdim=True)
+    probs_Bk = (leading_Bk.double() - normalizer_B1).exp_()
+    is_kept_Bk = probs_Bk.cumsum(-1) - probs_Bk < top_p
+    is_kept_Bk[:, 0] = True
+    counts_B = is_kept_Bk.sum(-1)
+    least_B1 = leading_Bk.gather(-1, counts_B[:, None] - 1)
+    is_cut_BV = logits_BV < least_B1
+    has_ties_B = (logits_BV >= least_B1).sum(-1) != counts_B  # of which the first are kept
+    open_rows = (has_ties_B | (counts_B == LEADING)).nonzero()[:, 0]
+    if len(open_rows):
+        is_cut_BV[open_rows] = _beyond_in_order(logits_BV[open_rows], top_p)
+    return is_cut_BV
+
+
+def _beyond_in_order(logits_BV: torch.Tensor, top_p: float) -> torch.Tensor:
+    sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
+    probs_BV = sorted_BV.softmax(-1, dtype=torch.float64)
+    is_cut_BV = probs_BV.cumsum(-1) - probs_BV >= top_p
+    is_cut_BV[:, 0] = False
+    return torch.zeros_like(is_cut_BV).scatter_(-1, order_BV, is_cut_BV)

@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from protocol.settings import SamplingSettings
+from workers.engines.torch import sampling
 from workers.engines.torch.sampling import sample, truncated_logprobs, uniform_noise
 
 LARGEST = 1 - 2.0**-52
@@ -89,3 +91,34 @@ def test_noise_is_uniform_over_positions_and_over_seeds_and_stays_below_one():
         counts = np.histogram(noise_B, bins=100, range=(0, 1))[0]
         assert ((counts - 1000) ** 2 / 1000).sum() < 160  # chi-square, 99 degrees: exceeded once in 10,000
         assert abs(np.corrcoef(noise_B[:-1], noise_B[1:])[0, 1]) < 0.015
+
+
+class Sorts(TorchDispatchMode):
+    """Counts the rows that are sorted."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is torch.ops.aten.sort:
+            self.rows += len(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_top_p_sorts_only_rows_whose_first_tokens_do_not_decide_it(monkeypatch):
+    """Peaked, flat and tied rows, and rows of which top-k has left a few, cut as a sort of the whole does."""
+    monkeypatch.setattr(sampling, "LEADING", 16)
+    draw = torch.Generator().manual_seed(0)
+    peaked, flat = 6 * torch.randn(5, 500, generator=draw), 0.1 * torch.randn(2, 500, generator=draw)
+    tied = torch.zeros(1, 500)
+    tied[0, [3, 7, 400]] = 9.0
+    steps = torch.randint(6, (40, 500), generator=draw).float() * 3
+    few = peaked.masked_fill(peaked < peaked.topk(3, -1).values[:, -1:], -torch.inf)
+    decided = [(peaked, 0.9, 0), (few, 0.9, 0), (flat, 0.9, 2), (tied, 0.9, 0), (tied, 0.5, 1)]
+    for logits_BV, top_p, sorts in (*decided, *((steps, top_p, None) for top_p in (1e-9, 0.3, 0.9))):
+        settings = SamplingSettings(top_p=top_p)
+        with Sorts() as sorted_rows:
+            found = truncated_logprobs(logits_BV, settings)
+        assert sorts is None or sorted_rows.rows == sorts
+        with monkeypatch.context() as whole:
+            whole.setattr(sampling, "LEADING", 500)
+            assert torch.equal(found, truncated_logprobs(logits_BV, settings))
