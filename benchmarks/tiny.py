@@ -13,11 +13,11 @@ PROMPT = 8  # tokens of each prompt
 VOCABULARY = 512
 
 
-def make_qwen3(*, layers: int, hidden: int) -> Qwen3ForCausalLM:
-    """A dense model with random weights and VOCABULARY tokens, in evaluation mode."""
+def make_qwen3(*, layers: int, hidden: int, vocabulary: int = VOCABULARY) -> Qwen3ForCausalLM:
+    """A dense model with random weights, in evaluation mode."""
     heads = max(2, hidden // 64)
     config = Qwen3Config(
-        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
+        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=heads // 2, head_dim=hidden // heads,
         tie_word_embeddings=True, max_position_embeddings=8192, attention_dropout=0.0,
     )  # fmt: skip

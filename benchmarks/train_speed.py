@@ -22,7 +22,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.packing import in_order_batches, padded_batches
-from benchmarks.tiny import PROMPT, make_message, make_qwen3, padded_tensors
+from benchmarks.tiny import PROMPT, VOCABULARY, make_message, make_qwen3, padded_tensors
 from protocol.messages import Train
 from protocol.settings import (
     ModelSettings,
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--longest", type=int, default=1024)
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     arguments = parser.parse_args()
     device = pick_device("auto")
     torch.set_num_threads(1)
@@ -169,12 +170,14 @@ def main() -> None:
         torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, one thread"
     )
     print(
-        f"{name}, load average {os.getloadavg()[0]:.1f}; {arguments.layers} layers of {arguments.hidden}; "
+        f"{name}, load average {os.getloadavg()[0]:.1f}; {arguments.layers} layers of {arguments.hidden}, "
+        f"{arguments.vocabulary} words; "
         f"{arguments.sequences} sequences of {min(batch.lengths)} to {max(batch.lengths)} tokens, "
         f"{sum(batch.lengths)} in all, budget {arguments.budget}"
     )
     with tempfile.TemporaryDirectory() as directory:
-        make_qwen3(layers=arguments.layers, hidden=arguments.hidden).save_pretrained(directory)
+        model = make_qwen3(layers=arguments.layers, hidden=arguments.hidden, vocabulary=arguments.vocabulary)
+        model.save_pretrained(directory)
         budget = arguments.budget
         ways = {
             "ours, packed": our_trainer(directory, budget, message)[1],
