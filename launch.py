@@ -37,13 +37,9 @@ def main() -> None:
         try:
             from controller.cli.main import main as command_line
         except ImportError as error:
-            if not (paths := os.environ.get("PYTHONPATH")) or not install.is_of_others(error):
+            if not install.is_of_others(error):
                 raise
-            sys.exit(
-                f"{sys.executable} cannot import what it needs: {error}. Expected packages for this Python; "
-                f"those of PYTHONPATH={paths} come first. Unset PYTHONPATH, or take packages out of it, and "
-                "start again."
-            )
+            sys.exit(install.why_not_imported(error))
 
         code = command_line(sys.argv[1:])
     sys.exit(code)

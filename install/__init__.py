@@ -19,16 +19,16 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from install.extras import BASE, EXTRAS, NEEDED
 from install.lock import locked
+from install.project import has_folder, outdated, read_project, version, with_extras
 from install.runner import UNPACKING, run_installer
 from install.stopping import Stopping
 
@@ -111,13 +111,13 @@ def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
     """
     environment, extras = lacking.environment, lacking.extras
     is_whole = is_complete(environment, extras)
-    is_forbidden = os.environ.get("STALEFLOW_NO_INSTALL") == "1"
-    if is_forbidden or (is_whole and _is_in(environment)):
-        way = "unset STALEFLOW_NO_INSTALL" if is_forbidden else f"delete {environment} and start again"
+    if is_forbidden() or (is_whole and _is_in(environment)):
+        way = ", or unset STALEFLOW_NO_INSTALL" if has_folder() else ""
+        way = way if is_forbidden() else f", or delete {environment} and start again"
         sys.exit(
             f"{str(lacking) or 'The command needs more than there is'}: {sys.executable} lacks "
             f"{', '.join(missing(extras))}; expected an environment with all dependencies. Install them: "
-            f"{by_hand(extras)}, or {way}."
+            f"{by_hand(extras)}{way}."
         )
     if not is_whole:
         try:
@@ -132,13 +132,15 @@ def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
 
 
 def by_hand(extras: Sequence[str]) -> str:
-    """The command that installs the extras into the environment of this process."""
-    return f"{sys.executable} -m pip install -e '{_with_extras(extras)}'"
+    """The command that installs the extras into the environment of this process, which may be one of uv's."""
+    has_pip = importlib.util.find_spec("pip") is not None
+    pip = f"{sys.executable} -m pip install" if has_pip else f"uv pip install --python {sys.executable}"
+    return f"{pip} {'-e ' * has_folder()}'{with_extras(extras)}'"
 
 
-def _with_extras(extras: Sequence[str]) -> str:
-    """The project's folder as `pip install -e` takes it; pip refuses empty brackets."""
-    return f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+def is_forbidden() -> bool:
+    """Whether nothing may be installed: the user says so, or the project's folder is not here."""
+    return os.environ.get("STALEFLOW_NO_INSTALL") == "1" or not has_folder()
 
 
 def _go_on_in(environment: Path, arguments: list[str]) -> NoReturn:
@@ -283,7 +285,7 @@ def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None
         installer = [uv, "pip", "install", "--python", python]
     held = environment / "constraints.txt"
     held.write_text("".join(f"{line}\n" for line in constraints(extras)))
-    return [*installer, "-c", str(held), "-e", _with_extras(extras)]
+    return [*installer, "-c", str(held), "-e", with_extras(extras)]
 
 
 def constraints(extras: Sequence[str]) -> list[str]:
@@ -326,13 +328,26 @@ def _has_python(environment: Path) -> bool:
 
 
 def missing(extras: Sequence[str]) -> list[str]:
-    """Modules of the base and of the extras that this process cannot import.
+    """Modules of the base and of the extras that this process cannot import, and packages that are too old.
 
     A folder of such a name without `__init__.py`, for example of data, does not count as the module.
     """
     modules = [*BASE, *(module for extra in extras for module in EXTRAS[extra])]
     specs = {module: importlib.util.find_spec(module) for module in modules}
-    return [module for module, spec in specs.items() if spec is None or spec.origin is None]
+    absent = [module for module, spec in specs.items() if spec is None or spec.origin is None]
+    return [*absent, *outdated(extras)]
+
+
+def why_not_imported(error: ImportError) -> str:
+    """A sentence on an error that packages of others raised when they were imported, and what to do."""
+    said = f"{sys.executable} cannot import what it needs: {error}. Expected packages"
+    if paths := os.environ.get("PYTHONPATH"):
+        return (
+            f"{said} for this Python; those of PYTHONPATH={paths} come first. Unset PYTHONPATH, or take "
+            "packages out of it, and start again."
+        )
+    way = f"delete {ENVIRONMENT} and start again" if _is_in(ENVIRONMENT) else f"run {by_hand(())}"
+    return f"{said} that fit together. Mend the one that is named: {way}."
 
 
 def is_of_others(error: ImportError) -> bool:
@@ -367,21 +382,12 @@ def _stamp(environment: Path) -> Path:
 
 def _project_hash() -> str:
     """Changes with what is to be installed: dependencies, packages, and the versions they are held at."""
-    project = _project()
-    parts = project["build-system"], project["project"], project["tool"]["setuptools"]
+    told = read_project()
+    parts = told["build-system"], told["project"], told["tool"]["setuptools"]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for file in sorted(CONSTRAINTS.glob("*.txt")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def version() -> str:
-    """The version of StaleFlow, from pyproject.toml."""
-    return _project()["project"]["version"]
-
-
-def _project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def python_of(environment: Path) -> Path:

@@ -93,10 +93,10 @@ def _packages() -> Readings:
 def _without(packages: str) -> Reading:
     """A reading on packages that this environment lacks, and how they are installed."""
     remedy = install.by_hand(("workers",))
-    if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
-        return Reading("error", "packages", f"{packages} cannot be imported. Install: {remedy}")
+    if install.is_forbidden():
+        return Reading("error", "packages", f"not here: {packages}. Install: {remedy}")
     if install.is_complete(install.ENVIRONMENT, ("workers",)):  # once: a package was removed
-        text = f"{packages} cannot be imported. Delete {install.ENVIRONMENT}, and start again."
+        text = f"no more here: {packages}. Delete {install.ENVIRONMENT}, and start again."
         return Reading("error", "packages", text)
     text = f"not installed yet: {packages}. The first run does it, or by hand: {remedy}. Then ask again."
     return Reading("note", "packages", text)

@@ -5,6 +5,7 @@ named together; nothing is installed here: launch.py installs, unless it is forb
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,7 +77,7 @@ def require(config: Config) -> None:
 def installed_by_the_run(config: Config) -> dict[str, str]:
     """Keys whose values need missing extras that the run would install -> why."""
     reasons, extras = _named(config)
-    if not install.missing(extras) or os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+    if not install.missing(extras) or install.is_forbidden():
         return {}
     return reasons if VLLM not in extras or _can_have_vllm(extras) else {}
 
@@ -106,7 +107,7 @@ def require_extras(*extras: str, reason: str) -> None:
     lacking = install.missing(extras)
     if lacking and os.environ.get("STALEFLOW_NO_INSTALL") == "1":
         raise ConfigError(
-            f"{reason}: {', '.join(lacking)} cannot be imported here, and STALEFLOW_NO_INSTALL=1 forbids to "
+            f"{reason}: {sys.executable} lacks {', '.join(lacking)}, and STALEFLOW_NO_INSTALL=1 forbids to "
             f"install. By hand: {install.by_hand(extras)}"
         )
     if lacking:

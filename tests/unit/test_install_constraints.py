@@ -108,7 +108,7 @@ def test_the_real_pip_takes_the_command_with_extras_and_without(environment, mon
     (project / "pyproject.toml").write_text(
         "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
     )
-    monkeypatch.setattr(install, "ROOT", project)
+    monkeypatch.setattr("install.project.ROOT", project)
     install.python_of(environment).write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     command = install._command(environment, extras, print)
     dry = ["--dry-run", "--no-index", "--no-deps", "--disable-pip-version-check"]
@@ -183,9 +183,9 @@ def test_a_new_version_in_the_constraints_makes_an_environment_incomplete(enviro
 
 def test_settings_of_tools_do_not_make_an_environment_incomplete(environment, monkeypatch):
     install.install(environment, ["workers"])
-    project = install._project()
+    project = install.read_project()
     project["tool"]["ruff"]["line-length"] = 1
-    monkeypatch.setattr(install, "_project", lambda: project)
+    monkeypatch.setattr(install, "read_project", lambda: project)
     assert install.is_complete(environment, ["workers"])
     project["project"]["dependencies"].append("attrs")
     assert not install.is_complete(environment, ["workers"])
@@ -233,6 +233,36 @@ def test_a_package_of_pythonpath_that_does_not_fit_is_told_with_that_variable(tm
     assert "numpy is for Python 3.9. Expected packages for this Python" in done.stderr
     assert f"PYTHONPATH={tmp_path} come first" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_packages_that_do_not_fit_together_are_told_in_a_sentence(bare):
+    """As a typing_extensions that is too old for pydantic."""
+    lay_modules(
+        bare, "zmq", "msgpack", "msgspec", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich", "pip"
+    )
+    (bare / "controller" / "cli").mkdir(parents=True)
+    (bare / "controller" / "cli" / "main.py").write_text("import pydantic")
+    place = bare / "lib" / "site-packages" / "pydantic" / "__init__.py"
+    place.write_text("raise ImportError('cannot import name Sentinel from typing_extensions')")
+    packages = str(bare / "lib" / "site-packages")
+    words = f"import sys; sys.path.append({packages!r}); import launch; launch.main()"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", "-c", words, "status", "runs/x"]
+    done = subprocess.run(command, cwd=bare, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"{sys.executable} cannot import what it needs: cannot import name Sentinel from typing_extensions. "
+        "Expected packages that fit together. Mend the one that is named: run "
+        f"{sys.executable} -m pip install -e '{bare}'.\n"
+    )
+
+
+def lay_modules(folder: Path, *names: str) -> None:
+    """Packages without contents, as if they were installed there."""
+    for name in names:
+        place = folder / "lib" / "site-packages" / name
+        place.mkdir(parents=True)
+        (place / "__init__.py").touch()
 
 
 def test_it_starts_where_python_does_not_look_beside_the_program(bare):
