@@ -21,6 +21,7 @@ from workers.models.small_copy import SmallCopy, difference, in_words, passed_sp
 ATTENDED_MULTIPLE = 16  # attended lengths are rounded up to it, so that kernels and allocations repeat
 SMALL_TOLERANCE = 1e-4  # of logits in float32, as a share of the largest
 MASK_LAYERS = ("full_attention", "sliding_attention")
+CACHE_NAMES = ("past_key_values", "cache")
 PASS_TOKENS = 128  # a separate pass costs about as much as this much padding (124k parameters on one core)
 Masks = torch.Tensor | dict[str, torch.Tensor]
 """Additive, [B or 1, 1, T, L]: one mask, or one per type of layer in a model with several."""
@@ -42,6 +43,7 @@ class Forward:
         self.cache = self.empty_cache(max_rows, max_length)
         if "position_ids" not in inspect.signature(model.forward).parameters:
             raise _refusal(model, "takes no position_ids")
+        self._cache_name = _cache_name(type(model))
         # a model that does not say which layers have its window has it in all of them
         has_window = "sliding_attention" in self._layer_types or not layer_types
         has_window = has_window and getattr(config, "use_sliding_window", True)
@@ -119,9 +121,9 @@ class Forward:
             input_ids=tokens_BT,
             attention_mask=masks,
             position_ids=positions_BT,
-            past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_name: self.cache},
         ).logits
 
     def _masks(self, positions_BT: torch.Tensor, attended: int) -> Masks:
@@ -138,6 +140,15 @@ class Forward:
         dtype = self.model.dtype
         zeros_BTL = torch.zeros(is_hidden_BTL.shape, dtype=dtype, device=is_hidden_BTL.device)
         return zeros_BTL.masked_fill_(is_hidden_BTL, torch.finfo(dtype).min)[:, None]
+
+
+def _cache_name(kind: type) -> str:
+    """The argument in which models of this class take their cache, which transformers 5.24 has renamed."""
+    for one in kind.__mro__:  # that of a model of the user may pass it on without naming it
+        names = inspect.signature(one.__dict__["forward"]).parameters if "forward" in one.__dict__ else ()
+        if found := [name for name in CACHE_NAMES if name in names]:
+            return found[0]
+    return CACHE_NAMES[0]
 
 
 @torch.inference_mode()

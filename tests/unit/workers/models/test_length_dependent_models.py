@@ -67,9 +67,8 @@ class HiddenWindowForCausalLM(LlamaForCausalLM):
             config = deepcopy(self.config)
             config.sliding_window = config.local_window
             attention_mask = create_sliding_window_causal_mask(
-                config=config, inputs_embeds=self.model.embed_tokens(input_ids), attention_mask=None,
-                past_key_values=None, position_ids=position_ids,
-            )  # fmt: skip
+                config, self.model.embed_tokens(input_ids), None, None, position_ids=position_ids
+            )
         return super().forward(input_ids, attention_mask, position_ids, **options)
 
 

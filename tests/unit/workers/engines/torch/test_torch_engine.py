@@ -3,6 +3,7 @@
 import random
 from copy import deepcopy
 from dataclasses import replace
+from inspect import signature
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from transformers import (
     GPT2Config,
     Lfm2Config,
     Llama4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     MambaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
@@ -289,3 +292,28 @@ def test_a_prompt_of_one_token_knows_nothing_of_what_ran_in_its_row_before(name)
     finish(used, *generations(4))
     one = Generation((9, 0, 0), [5], [], 8, 7)
     assert tokens(finish(used, one)) == tokens(finish(fresh, one))
+
+
+class WithRenamedCache(LlamaForCausalLM):
+    """Takes its cache under the name of transformers 5.24, and drops the one of before, as 5.40 will."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, cache=None, **options):
+        options.pop("past_key_values", None)
+        before = signature(LlamaForCausalLM.forward).parameters
+        options["cache" if "cache" in before else "past_key_values"] = cache
+        return super().forward(input_ids, attention_mask, position_ids, **options)
+
+
+class OfTheUser(WithRenamedCache):
+    """Passes on what it does not name."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **options):
+        return super().forward(input_ids, attention_mask, position_ids, **options)
+
+
+@pytest.mark.parametrize("kind", [LlamaForCausalLM, WithRenamedCache, OfTheUser])
+def test_a_model_gets_its_cache_under_the_name_of_its_transformers(kind):
+    torch.manual_seed(0)
+    model = kind(LlamaConfig(**SIZES, **COMMON, intermediate_size=48, max_position_embeddings=CONTEXT)).eval()
+    engine = forward_module.Forward(model, max_rows=2, max_length=16)
+    engine.check_decoding()
