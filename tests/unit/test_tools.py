@@ -52,3 +52,17 @@ def test_every_hook_runs_from_the_environment_on_the_whole_tree():
         assert hook["entry"].startswith(".venv/bin/")
         assert not hook["pass_filenames"]
     assert [*TOOLS] == ["ruff-check", "ruff-format", "types"]
+
+
+def test_what_the_compiler_says_of_a_package_of_others_fails_no_test(tmp_path):
+    """uv compiles nothing when it installs, so that the first import does, and reasoning_gym's failed."""
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "of_others.py").write_text("ONE = 1\nprint(ONE is 1)\n")
+    (tmp_path / "test_import.py").write_text("def test_import():\n    import of_others\n")
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "-n", "0", str(tmp_path / "test_import.py")], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
