@@ -14,7 +14,7 @@ from controller.compiled.build import why_not_here
 from controller.compiled.finder import SWITCH
 
 pytestmark = [
-    pytest.mark.costly,  # three minutes of the compiler
+    pytest.mark.costly,  # two minutes of the compiler
     pytest.mark.skipif(bool(why_not_here()), reason=why_not_here()),
 ]
 ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).parent
