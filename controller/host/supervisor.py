@@ -21,6 +21,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO
 
+import install
 from controller.core.events import WorkerExited
 from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
 from protocol.errors import RunError
@@ -227,10 +228,12 @@ class Supervisor:
                 await process.wait()
                 remove_unfinished(directory)
         if code:
+            way = "Mend the factory, or set model.path to an existing model"
+            if lacking := install.missing(("workers",)):
+                way = f"{sys.executable} lacks {', '.join(lacking)}: {install.by_hand(('workers',))}"
             raise RunError(
                 f"Making the initial model with {factory} ended with code {code}; expected 0 and a complete "
-                f"{directory}. Mend the factory, or set model.path to an existing model. The end of "
-                f"{log.path}:\n{log.last_words()}"
+                f"{directory}. {way}. The end of {log.path}:\n{log.last_words()}"
             )
 
     async def _live(self, name: str, role: Role, delay_s: float) -> None:
