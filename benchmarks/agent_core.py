@@ -70,7 +70,7 @@ def main() -> None:
     chosen = parser.parse_args()
     simulation = Simulation(config_for(chosen.instances, chosen.groups), with_digest=False)
     timed = Timed(simulation, chosen.skipped)
-    simulation.core.step = timed.step  # pyright: ignore[reportAttributeAccessIssue]
+    simulation.decide = timed.step
     with rare_collections(), suppress(RuntimeError):  # it has no end within so many events
         simulation.run(max_events=chosen.events)
     count = timed.events - chosen.skipped

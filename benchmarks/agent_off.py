@@ -29,7 +29,7 @@ def main() -> None:
     chosen = parser.parse_args()
     simulation = Simulation(load_config(chosen.config, [f"run.steps={chosen.steps}"]), with_digest=False)
     profile, step = cProfile.Profile(time.process_time), simulation.core.step
-    simulation.core.step = lambda now, event: profile.runcall(step, now, event)  # pyright: ignore[reportAttributeAccessIssue]
+    simulation.decide = lambda now, event: profile.runcall(step, now, event)
     outcome = simulation.run()
     assert outcome.is_success, outcome.reason
     stats: dict[tuple[str, int, str], tuple[int, int, float, float, object]]

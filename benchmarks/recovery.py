@@ -58,20 +58,18 @@ class Journaled(Simulation):
         self.store, self.most = store, most
         self.snapshots = Snapshots(store, is_compact=False)
         self.images: list[tuple[float, float, int]] = []
-        self._step = self.core.step
-        self.core.step = self._recorded  # type: ignore[method-assign]
+        self.decide = self._recorded
 
     def _recorded(self, now: float, event: Event):
         size = self.store.journal_bytes
         number = self.store.append_events(now, [(event, False)])
-        wanted = self._step(now, event)
+        wanted = self.core.step(now, event)
         self.store.put_fingerprints(number, fingerprint(wanted))
         for command in wanted:
             if isinstance(command, ReportStep):
                 self.snapshots.add_line(command.metrics)
         size = self.store.journal_bytes - size
         if self.snapshots.is_due(events=1, journal_bytes=size, now=now):
-            del self.core.step  # an image is of the core, not of who watches it
             begin = time.perf_counter()
             picture = Picture(self.core)
             fork_s = time.perf_counter() - begin
@@ -80,7 +78,6 @@ class Journaled(Simulation):
             self.store.put_snapshot(number, now, "", image)
             beside_s = fork_s + time.perf_counter() - begin
             self.snapshots.take(self.core, number=number, now=now)
-            self.core.step = self._recorded  # type: ignore[method-assign]
             self.images.append((self.snapshots.pause_s, beside_s, number))
         if number >= self.most:
             raise TimeoutError

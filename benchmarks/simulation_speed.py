@@ -58,7 +58,7 @@ def main() -> int:
         in_core[0] += time.perf_counter() - began
         return commands  # type: ignore[return-value]
 
-    simulation.core.step = timed  # type: ignore[method-assign,assignment]
+    simulation.decide = timed  # type: ignore[assignment]
     profile = cProfile.Profile()
     began = time.perf_counter()
     outcome = profile.runcall(simulation.run) if options.profile else simulation.run()

@@ -33,7 +33,7 @@ MANY = 16  # routes of one step: of a compiled core, all the time of such steps 
 
 
 class Timed:
-    """Stands before a core: seconds, calls and worst step by kind of event."""
+    """Decides as the core of a simulation does: seconds, calls and worst step by kind of event."""
 
     def __init__(self, simulation: Simulation, profile: cProfile.Profile | None = None) -> None:
         self.simulation, self._step, self._profile = simulation, simulation.core.step, profile
@@ -41,13 +41,9 @@ class Timed:
         self.collector, self.between_s = Collector(), 0.0
         self.many_s, self.many = 0.0, 0
         self.dispatch_s, self.routes, self._dispatch = 0.0, 0, simulation.core.dispatch.run
-        self.core: Any = simulation.core
         if profile is None and not IS_COMPILED:
             simulation.core.dispatch.run = self._dispatched
-        simulation.core = self  # type: ignore[assignment]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.core, name)
+        simulation.decide = self.step
 
     def step(self, now: float, event: Event) -> list[Command]:
         """What `Core.step` does, timed."""

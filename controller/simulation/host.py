@@ -96,6 +96,8 @@ class Simulation:
         `core`: go on with this core at `now` instead of a new one, with workers added by `adopt`.
         """
         self.core = core or Core(config, load_strategies(config))
+        self.decide = self.core.step
+        """What an event is decided by: who records or measures a run puts a function of its own here."""
         self._is_begun = core is not None
         self._now = now
         self.cluster = Cluster(config, seed)
@@ -176,7 +178,7 @@ class Simulation:
         self._desk.bring(self._now, event)
 
     def _step(self, event: Event) -> None:
-        commands = self.core.step(self._now, event)
+        commands = self.decide(self._now, event)
         self.outcome.events += 1
         if self._check_every and self.outcome.events % self._check_every == 0:
             self.core.check()

@@ -5,6 +5,7 @@ few hundred bytes, so that thousands of them are one answer.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from heapq import nsmallest
 from itertools import islice
 from math import inf
@@ -55,14 +56,14 @@ def now_of(core: Core) -> Json:
         "is_success": state.ending_is_success,
         "verdict": summary.get("verdict", ""),
         "spent_s": dict(sorted(state.accounts.spent_s.items())),
-        "tokens": {name: getattr(seen.tokens, name) for name in seen.tokens.__slots__},
+        "tokens": _fields(seen.tokens),
         "groups": seen.groups,
         "queued": seen.queued,
         "ages": {str(age): count for age, count in sorted(state.accounts.ages.items())},
         "violations": state.accounts.violations,
         "max_staleness": state.config.staleness.max_staleness,
-        "oldest_group": None if seen.oldest_group is None else _slots(seen.oldest_group),
-        "workers": [_slots(worker) for worker in seen.workers],
+        "oldest_group": None if seen.oldest_group is None else _fields(seen.oldest_group),
+        "workers": [_fields(worker) for worker in seen.workers],
         "mean_step_s": _mean_step_s(core),
     }
 
@@ -150,7 +151,7 @@ def ledger_of(core: Core) -> Json:
             by_due.setdefault(due, []).append(group)
     for buffer in ledger.buffers():
         groups = sorted(by_due.pop(buffer.train_version, ()), key=_nearness)
-        columns.append({**_slots(buffer), "groups": [_cell(core, group, blockers) for group in groups]})
+        columns.append({**_fields(buffer), "groups": [_cell(core, group, blockers) for group in groups]})
     late = [group for groups in by_due.values() for group in groups]
     awaited = awaited_groups(core)
     return {
@@ -314,5 +315,5 @@ def _mean_step_s(core: Core) -> float | None:
     return core.state.pace.period_s
 
 
-def _slots(value: Any) -> Json:
-    return {name: getattr(value, name) for name in value.__slots__}
+def _fields(value: Any) -> Json:
+    return {field.name: getattr(value, field.name) for field in fields(value)}

@@ -23,7 +23,7 @@ class Fleet(Simulation):
             self.history.append((event, routed))
             return commands
 
-        self.core.step = watched
+        self.decide = watched
 
     def instance(self, name):
         return next(p for p in self._processes.values() if p.name == name)

@@ -42,7 +42,7 @@ def recorded(path, *, steps=STEPS, **staleness):
             store.put_fingerprints(store.append_events(now, [(event, False)]), fingerprint(commands))
         return commands
 
-    simulation.core.step = journaled
+    simulation.decide = journaled
     outcome = simulation.run()
     store.close()
     return outcome

@@ -48,12 +48,10 @@ def record(
             number = store.append_events(now, [(event, False)])
             store.put_fingerprints(number, fingerprint(commands))
             if snapshot_every and number % snapshot_every == 0:
-                del vars(simulation.core)["step"]  # the journal is no part of the core
                 snapshots.take(simulation.core, number=number, now=now)
-                simulation.core.step = journaled  # type: ignore[method-assign]
         return commands
 
-    simulation.core.step = journaled  # type: ignore[method-assign]
+    simulation.decide = journaled
     outcome = simulation.run()
     store.close()
     return outcome

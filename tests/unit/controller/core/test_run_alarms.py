@@ -94,7 +94,7 @@ def judged(settings: Config):
         names.extend(alarm.name for alarm in alarms_of(simulation.core))
         return commands
 
-    simulation.core.step = and_look
+    simulation.decide = and_look
     outcome = simulation.run()
     assert outcome.is_success
     return simulation.core, set(names)
