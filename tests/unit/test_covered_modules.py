@@ -55,7 +55,8 @@ simulation/test_restarts.py: controller/core/state/policy_versions
 simulation/test_simulated_runs.py: controller/simulation/simulated_workers controller/simulation/faults
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
 simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
-unit/workers/agent/door/test_bad_requests.py: workers/agent/door/refusal
+unit/workers/agent/door/test_bad_requests.py: workers/agent/door/body workers/agent/door/refusal
+unit/workers/agent/door/test_chat_request.py: workers/agent/door/request_fields
 unit/workers/agent/kinds/test_other_systems.py: protocol/agents/function_shapes
 unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion
  workers/agent/door/keys

@@ -13,8 +13,9 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
-from workers.agent.door.chat_request import CONSTRAINTS, NO_EFFECT, ONLY, SAMPLED, read_request, run_fields
+from workers.agent.door.chat_request import CONSTRAINTS, NO_EFFECT, ONLY, read_request, run_fields
 from workers.agent.door.refusal import DoorRefusal
+from workers.agent.door.request_fields import SAMPLED
 
 OWN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, stop=("END",))
 
