@@ -29,9 +29,9 @@ class AgentSettings(Section):
     whose methods are tools (docs/agents.md), a Gymnasium environment of texts, a taskset of verifiers, or an
     environment of OpenEnv (docs/environments.md). `auto`: by what it has."""
     door: bool = False
-    """Let any client of OpenAI's chat completions ask the policy: each episode has a `policy.base_url` on its
-    own machine, and a `policy.api_key` that names it. Needs the extra `web`. Functions for AReaL and Miles
-    have it without this key."""
+    """Let any client of OpenAI's API ask the policy, by chat completions or responses: each episode has a
+    `policy.base_url` on its own machine, and a `policy.api_key` that names it. Needs the extra `web`.
+    Functions for AReaL and Miles have it without this key."""
     other_sampling: Literal["refuse", "ignore"] = "refuse"
     """What becomes of a request at the door for a temperature, or the like, that is not the run's own, or for
     a constraint such as `response_format` or `tool_choice: required`: `refuse` it, or `ignore` what it asks

@@ -44,6 +44,17 @@ def episode(policy, row):
         talk.append({"role": "user", "content": "b"})
     return {"score": float(talk[1]["content"] == "yes")}
 """
+OF_RESPONSES = """
+import openai
+
+def episode(policy, row):
+    client = openai.OpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=0)
+    items = [{"role": "user", "content": "a"}]
+    for turn in range(9):
+        answer = client.responses.create(model=policy.model, input=items)
+        policy.reward(turn + 1.0, turn=answer.id)
+        items += [*(item.to_dict() for item in answer.output), {"role": "user", "content": "b"}]
+"""
 PROGRAM = """
 from client import *
 import subprocess, time
@@ -81,7 +92,10 @@ def tokenizer():
 
 @pytest.fixture
 def settings(tmp_path, tokenizer):
-    for name, text in (("client.py", CLIENT), ("agents.py", AGENTS), ("program.py", PROGRAM)):
+    files = {
+        "client.py": CLIENT, "agents.py": AGENTS, "of_responses.py": OF_RESPONSES, "program.py": PROGRAM
+    }  # fmt: skip
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     tokenizer.save_pretrained(tmp_path)
 
@@ -126,6 +140,26 @@ def test_the_error_of_a_client_at_a_limit_ends_the_episode_with_what_its_turns_h
         assert (ended.ending, ended.reward, ended.earned) == ("turns", (6.0,), "turns")
 
     asyncio.run(serving(settings(function=f"{settings().run_dir}/agents.py:episode", door=True), test))
+
+
+def test_the_openai_package_asks_by_responses_and_its_rewards_are_of_the_turns_of_these_ids(
+    settings, tokenizer
+):
+    pytest.importorskip("openai", reason="the package openai is not installed (pip install -e '.[test]')")
+
+    async def test(link):
+        await link.play(1, tokenizer)
+        asks = []
+        for text in ("yes", "no"):
+            asks.append((await link.hear(Ask))[0])
+            link.answer(asks[-1], text, tokenizer)
+        ended, _ = await link.hear(EpisodeEnded)
+        assert [(ask.member, ask.number) for ask in asks] == [(0, 1), (0, 2)]
+        assert ended.turn_rewards == ((0, 0, 1.0), (0, 1, 2.0), (0, 2, 3.0))
+        assert (ended.ending, ended.reward, ended.earned) == ("turns", (6.0,), "turns")
+
+    function = f"{settings().run_dir}/of_responses.py:episode"
+    asyncio.run(serving(settings(function=function, door=True), test))
 
 
 def test_a_client_that_makes_room_at_a_limit_and_goes_on_was_not_ended_by_it(settings, tokenizer):

@@ -39,7 +39,7 @@ class Counter:
         try:
             ask, (frame,) = self._episodes[number].ask(question, question.request.question)
         except (BudgetExceeded, ValueError) as error:
-            raise refusal_of(error) from None
+            raise refusal_of(error, question.request.param) from None
         question.begin(ask.keep + ask.given)
         self.asked.append((ask, np.frombuffer(frame, "<i4").tolist()))
         self._open.append((number, ask))

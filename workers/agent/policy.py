@@ -58,7 +58,7 @@ class TurnOfTokens:
 
 
 class DoorAddress(NamedTuple):
-    """The address at which clients of OpenAI's chat completions find the policy of one episode."""
+    """The address at which clients of OpenAI's API find the policy of one episode."""
 
     base_url: str
     api_key: str
@@ -188,7 +188,7 @@ class PolicyCalls:
 
     @property
     def base_url(self) -> str:
-        """The URL for any client of OpenAI's chat completions. Raises: ValueError if there is no door."""
+        """The URL for any client of OpenAI's API. Raises: ValueError if there is no door."""
         return self._address.base_url
 
     @property

@@ -25,7 +25,7 @@ from protocol.plain_text import begin_and_end, begin_of
 from protocol.settings import WorkerSettings
 from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
 from workers.agent.door.chat_request import run_fields
-from workers.agent.door.desk import DoorQuestion, name_of
+from workers.agent.door.desk import DoorQuestion
 from workers.agent.door.refusal import refusal_of
 from workers.agent.episode import Asked, EpisodeBudget, EpisodeKey, HostedEpisode, SlowRequest
 from workers.agent.policy import BudgetExceeded
@@ -240,7 +240,7 @@ class AgentHost:
         question, answer = found
         if isinstance(question, DoorQuestion):
             assert self._renderer is not None
-            in_hand.child.count(number, answer["place"], id=name_of(turn))  # before its client knows
+            in_hand.child.count(number, answer["place"], id=question.name_of(turn))  # before its client knows
             question.take(turn, answer["message"], frames, self._renderer.text)
         else:
             in_hand.child.answer(number, question, answer)
@@ -278,7 +278,7 @@ class AgentHost:
         def refuse(error: BudgetExceeded | ValueError) -> None:
             if isinstance(error, BudgetExceeded):
                 child.count(number, in_hand.episode.asked, limit=error.limit)
-            question.refuse(refusal_of(error))
+            question.refuse(refusal_of(error, question.request.param))
 
         request = _Request(question, question.request.question, began, refuse)
         in_hand.in_order(partial(self._ask, in_hand, request))

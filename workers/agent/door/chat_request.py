@@ -4,6 +4,7 @@ Invariants: pure; a field that would change the answer is obeyed or refused by n
 silently.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ CONSTRAINTS: Constraints = {
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A chat request."""
+    """A request at the door, in terms of chat completions."""
 
     messages: Any  # checked by the episode
     tools: list[dict[str, Any]] | None
@@ -52,6 +53,13 @@ class ChatRequest:
     has_usage: bool  # at the end of a stream
     disobeyed: tuple[str, ...]  # fields that ask for another sampling than the run's
     is_untrained: bool = False
+    response: Mapping[str, Any] | None = None
+    """Fields that the answer repeats, in the format of the Responses API; None: of chat completions."""
+
+    @property
+    def param(self) -> str:
+        """The field that has the conversation."""
+        return "messages" if self.response is None else "input"
 
     @property
     def question(self) -> dict[str, Any]:
@@ -88,7 +96,10 @@ def read_request(body: bytes, sampling: SamplingSettings, *, is_refusing: bool =
     check_only(fields, ONLY)
     take_text(fields, "model")
     if "messages" not in fields:
-        raise DoorRefusal(400, "`messages` is missing; expected a list of chat messages.", param="messages")
+        where = " A request with `input` goes to /v1/responses." if "input" in fields else ""
+        raise DoorRefusal(
+            400, f"`messages` is missing; expected a list of chat messages.{where}", param="messages"
+        )
     options = take_mapping(fields, "stream_options")
     request = ChatRequest(
         messages=fields.pop("messages"),

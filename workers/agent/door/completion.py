@@ -11,6 +11,8 @@ from workers.agent.policy import MODEL
 
 CREATED = 0
 """The time of an answer is constant: an episode that runs again must see the same answers."""
+RESPONSE = "resp_"
+"""What the ids of answers of the Responses API begin with."""
 
 
 class DoorAnswer(NamedTuple):
@@ -67,13 +69,18 @@ def _usage(answer: DoorAnswer) -> dict[str, int]:
 
 
 def _logprobs(answer: DoorAnswer) -> dict[str, Any] | None:
+    content = contents_of(answer)
+    return None if content is None else {"content": content, "refusal": None}
+
+
+def contents_of(answer: DoorAnswer) -> list[dict[str, Any]] | None:
+    """Its tokens and their logprobs as OpenAI tells them; None if they were not requested."""
     if answer.logprobs is None:
         return None
-    content = [
+    return [
         {"token": text, "logprob": logprob, "bytes": [*text.encode()], "top_logprobs": []}
         for text, logprob in answer.logprobs
     ]
-    return {"content": content, "refusal": None}
 
 
 def _json(value: dict[str, Any]) -> bytes:

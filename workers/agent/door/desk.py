@@ -15,7 +15,7 @@ import numpy as np
 
 from protocol.messages import Turn
 from workers.agent.door.chat_request import ChatRequest
-from workers.agent.door.completion import DoorAnswer
+from workers.agent.door.completion import RESPONSE, DoorAnswer
 from workers.agent.door.keys import EpisodeKeys
 from workers.agent.door.refusal import DoorRefusal
 
@@ -64,12 +64,12 @@ class DoorQuestion:
             pairs = [(text_of([token]), value) for token, value in zip(tokens, told, strict=True)]
             logprobs = [(text, value) for text, value in pairs if text]
         is_cut = turn.ending == "length"
-        self.settle(DoorAnswer(name_of(turn), message, is_cut, self.given, len(tokens), logprobs))
+        self.settle(DoorAnswer(self.name_of(turn), message, is_cut, self.given, len(tokens), logprobs))
 
-
-def name_of(turn: Turn) -> str:
-    """The id of the completion that answers with this turn."""
-    return f"chatcmpl-{turn.group}-{turn.episode}-{turn.trial}-{turn.member}-{turn.number}"
+    def name_of(self, turn: Turn) -> str:
+        """The id of the answer, which is this turn."""
+        prefix = "chatcmpl-" if self.request.response is None else RESPONSE
+        return f"{prefix}{turn.group}-{turn.episode}-{turn.trial}-{turn.member}-{turn.number}"
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ Invariant: imported only if the door is on, because it needs the extra `web`.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,7 @@ from protocol.settings import WorkerSettings
 from workers.agent.door.chat_request import ChatRequest, read_request
 from workers.agent.door.desk import DoorDesk, DoorQuestion
 from workers.agent.door.listener import DoorListener
+from workers.agent.door.responses_request import read_response_request
 from workers.agent.door.site import make_site
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,10 @@ class Door:
         self._settings = settings
         self._told: set[str] = set()  # fields that were warned of
         self.desk = DoorDesk(ask)
-        self._listener = DoorListener(make_site(self.desk, self._read))
+        readers = {"chat/completions": read_request, "responses": read_response_request}
+        self._listener = DoorListener(
+            make_site(self.desk, {path: partial(self._read, read) for path, read in readers.items()})
+        )
 
     @property
     def url(self) -> str:
@@ -41,10 +46,10 @@ class Door:
     ) -> None:
         await self._listener.__aexit__(kind, error, trace)
 
-    def _read(self, body: bytes) -> ChatRequest:
+    def _read(self, read: Callable[..., ChatRequest], body: bytes) -> ChatRequest:
         """Raises: DoorRefusal."""
         is_refusing = self._settings.agent.other_sampling == "refuse"
-        request = read_request(body, self._settings.rollout.sampling, is_refusing=is_refusing)
+        request = read(body, self._settings.rollout.sampling, is_refusing=is_refusing)
         if new := [name for name in request.disobeyed if name not in self._told]:
             self._told.update(new)
             logger.warning(

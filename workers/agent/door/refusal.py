@@ -25,12 +25,12 @@ class DoorRefusal(Exception):
         return {"error": told}
 
 
-def refusal_of(error: BudgetExceeded | ValueError) -> DoorRefusal:
-    """The refusal for an episode's limit or an invalid request."""
+def refusal_of(error: BudgetExceeded | ValueError, param: str) -> DoorRefusal:
+    """The refusal for an episode's limit or an invalid request. `param`: the field of its conversation."""
     code = TOO_MANY_CONVERSATIONS if isinstance(error, TooManyConversations) else None
     if isinstance(error, BudgetExceeded):
         code = LIMIT_CODES.get(error.limit, CONTEXT_EXCEEDED)
-    return DoorRefusal(400, str(error), param="messages", code=code)
+    return DoorRefusal(400, str(error), param=param, code=code)
 
 
 def _type(status: int) -> str:

@@ -6,8 +6,9 @@ that leaves cancels nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,6 +21,7 @@ from workers.agent.door.completion import CREATED, DoorAnswer, events, whole
 from workers.agent.door.desk import DoorDesk, DoorQuestion
 from workers.agent.door.keys import episode_over
 from workers.agent.door.refusal import DoorRefusal
+from workers.agent.door.responses_answer import response_events, whole_response
 from workers.agent.policy import KEYED, MODEL, UNTRAINED
 
 MAX_BODY_BYTES = 16 << 20
@@ -36,8 +38,8 @@ class EpisodeLost(Exception):
     """The episode ended while its client waited: the connection is cut, so that the client asks again."""
 
 
-def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
-    """The application. `read`: reads a request from a body, or raises DoorRefusal."""
+def make_site(desk: DoorDesk, readers: Mapping[str, ReadRequest]) -> Starlette:
+    """The application. `readers`: by path, how a request is read from a body, or DoorRefusal raised."""
 
     def episode_of(request: Request) -> int:
         """The episode of the key in the path, or in the header. Raises: DoorRefusal."""
@@ -45,7 +47,7 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
             return desk.keys.number_of_key(key)
         return desk.keys.number_of(request.headers.get("authorization", ""))
 
-    async def chat(request: Request) -> Response:
+    async def ask(read: ReadRequest, request: Request) -> Response:
         number = episode_of(request)
         body = await _body(request)
         episode_of(request)  # it may have ended meanwhile
@@ -71,7 +73,10 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
             route
             for root in ("/v1", UNTRAINED, f"{KEYED}/{{key}}", f"{KEYED}/{{key}}/v1")
             for route in (
-                Route(f"{root}/chat/completions", chat, methods=["POST"]),
+                *(
+                    Route(f"{root}/{path}", partial(ask, read), methods=["POST"])
+                    for path, read in readers.items()
+                ),
                 Route(f"{root}/models", models),
                 Route(f"{root}/models/{{name:path}}", models),
             )
@@ -143,6 +148,9 @@ async def _wait(question: DoorQuestion) -> bool:
 
 def _written(question: DoorQuestion, answer: DoorAnswer) -> bytes:
     request = question.request
+    if request.response is not None:
+        write = response_events if request.is_stream else whole_response
+        return write(answer, request.response)
     return events(answer, has_usage=request.has_usage) if request.is_stream else whole(answer)
 
 
@@ -157,9 +165,8 @@ async def _no_such_place(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         text = f"{request.method} is not possible at {request.url.path}; expected another method."
     else:
-        text = f"There is nothing at {request.url.path:.80}; expected /v1/chat/completions or /v1/models."
-        if request.url.path.endswith("/responses"):
-            text += " Have your client use chat completions, not the Responses API (docs/agents.md)."
+        places = "/v1/chat/completions, /v1/responses or /v1/models"
+        text = f"There is nothing at {request.url.path:.80}; expected {places}."
     return await _refused(request, DoorRefusal(error.status_code, text, code="not_found"))
 
 

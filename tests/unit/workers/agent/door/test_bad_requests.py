@@ -115,8 +115,12 @@ def test_lone_surrogates_become_characters_that_can_be_encoded(tokenizer):
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
-        ({"path": "/v1/responses"}, 404, "nothing at /v1/responses; expected /v1/chat/completions"),
-        ({"path": "/v1/responses"}, 404, "use chat completions, not the Responses API"),
+        (
+            {"path": "/v1/responses/compact"},
+            404,
+            "expected /v1/chat/completions, /v1/responses or /v1/models",
+        ),
+        ({"path": "/v1/responses"}, 400, "A request with `messages` goes to /v1/chat/completions"),
         ({"method": "GET"}, 405, "GET is not possible"),
         ({"key": "sk-episode-" + "0" * 64}, 401, "none of an episode"),
         ({"key": " "}, 401, "none of an episode"),

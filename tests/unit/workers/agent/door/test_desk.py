@@ -9,7 +9,7 @@ from workers.agent.door.desk import DoorDesk, DoorQuestion
 from workers.agent.door.keys import PREFIX
 from workers.agent.door.refusal import DoorRefusal
 
-REQUEST = SimpleNamespace(has_logprobs=True, is_untrained=False)
+REQUEST = SimpleNamespace(has_logprobs=True, is_untrained=False, response=None)
 TURN = SimpleNamespace(group=7, episode=1, trial=2, member=4, number=3, ending="length")
 
 
@@ -87,6 +87,8 @@ async def test_an_answer_says_how_it_ended_and_leaves_out_tokens_without_text():
     assert (answer.id, answer.is_cut) == ("chatcmpl-7-1-2-4-3", True)
     assert (answer.given, answer.sampled) == (9, 3)
     assert answer.logprobs == [("a", -0.5), ("b", -0.25)]
+    of_responses = Desk().take(request=SimpleNamespace(response={}, is_untrained=False))
+    assert of_responses.name_of(TURN) == "resp_7-1-2-4-3"
 
 
 async def test_an_episode_that_ends_answers_all_that_wait_and_its_key_is_known_as_over():

@@ -23,7 +23,8 @@ class Client:
         self.questions = []
         self.desk = DoorDesk(self._begin)
         self.key = self.desk.open(1)
-        self.app = make_site(self.desk, lambda body: read_request(body, SamplingSettings()))
+        readers = {"chat/completions": lambda body: read_request(body, SamplingSettings())}
+        self.app = make_site(self.desk, readers)
         self.sent = []
         self.gone = asyncio.Event()
         """Set: the client has gone away."""
