@@ -334,17 +334,12 @@ async def test_a_factory_may_write_a_line_of_any_length(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "prepare.log").read_text() == "x" * (3 << 20) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("lacking", "way"),
-    [([], "Mend the factory"), (["torch"], r"lacks torch: \S+ .*install -e \S+\[workers\]'")],
-)
+@pytest.mark.parametrize(("lacking", "way"), [([], "Mend"), (["torch"], r"lacks torch: .+\[workers\]'")])
 async def test_a_model_that_cannot_be_made_fails_with_the_end_of_its_log(tmp_path, monkeypatch, lacking, way):
     monkeypatch.setattr(install, "missing", lambda extras: lacking)
-    (tmp_path / "prepare.py").write_text("raise SystemExit('no space for the model')\n")
+    (tmp_path / "prepare.py").write_text("raise SystemExit('no space for it')\n")
     async with stage(tmp_path) as s:
-        with pytest.raises(
-            RunError, match=rf"(?s)f.py:make ended with code 1.*{way}.*no space for the model"
-        ):
+        with pytest.raises(RunError, match=rf"(?s)f.py:make ended with code 1.*{way}.*no space for it"):
             await s.supervisor.prepare_model(
                 factory="f.py:make", directory=tmp_path / "model", seed=7, on_progress=lambda *at: None
             )
