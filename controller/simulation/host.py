@@ -96,8 +96,6 @@ class Simulation:
         `core`: go on with this core at `now` instead of a new one, with workers added by `adopt`.
         """
         self.core = core or Core(config, load_strategies(config))
-        self.decide = self.core.step
-        """What an event is decided by: who records or measures a run puts a function of its own here."""
         self._is_begun = core is not None
         self._now = now
         self.cluster = Cluster(config, seed)
@@ -176,6 +174,10 @@ class Simulation:
 
     def _deliver(self, event: Event) -> None:
         self._desk.bring(self._now, event)
+
+    def decide(self, now: float, event: Event) -> list[Command]:
+        """What the core wants after an event; who records or measures a run puts a function in its place."""
+        return self.core.step(now, event)
 
     def _step(self, event: Event) -> None:
         commands = self.decide(self._now, event)

@@ -26,6 +26,14 @@ from tests.support import agent_fault_sweep, fault_sweep
 runs = [fault_sweep.one(seed) for seed in range(12)] + [agent_fault_sweep.one(seed) for seed in range(6)]
 print(json.dumps([core.__file__, [[run.failure, run.counts, run.events] for run in runs]]))
 """
+SHOWN = """
+import sys
+import pytest
+from controller.core import core
+print(core.__file__)
+files = [f"tests/unit/controller/view/test_{name}.py" for name in ("shown_run", "pictures")]
+sys.exit(pytest.main(["-n", "0", *files]))
+"""
 PROGRAM = """
 import asyncio, os, signal, sys
 from pathlib import Path
@@ -84,3 +92,9 @@ async def test_a_run_goes_on_from_one_to_the_other_and_back(compiled, tmp_path):
         assert output.startswith(str(compiled)) == (switch == compiled)
         assert code == (0 if last == 99 else -9)
     check_whole(tmp_path / "run")
+
+
+async def test_the_view_shows_it(compiled):
+    code, output = await run(SHOWN, switch=compiled)
+    assert output.startswith(str(compiled))
+    assert code == 0, output
