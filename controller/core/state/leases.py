@@ -6,7 +6,7 @@ are corrected together.
 """
 
 import heapq
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 FEW = 8  # entries that one look corrects one by one
 
@@ -27,27 +27,28 @@ class Leases(Generic[W]):
     """A heap of deadlines: the real one is read when an entry surfaces."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, W]] = []
+        self._heap: list[list[Any]] = []  # [deadline, count, what]: lists, to be corrected where they lie
         self._count = 0
 
     def watch(self, what: W) -> None:
         """Watch a deadline until it is None. Call again if it moves to an earlier time."""
         if what.deadline is not None:
             self._count += 1
-            heapq.heappush(self._heap, (what.deadline, self._count, what))
+            heapq.heappush(self._heap, [what.deadline, self._count, what])
 
     def next(self) -> float | None:
         """The earliest real deadline, that of `first`; None if there is none."""
         corrected = 0
         while self._heap:
-            entered, count, what = self._heap[0]
-            deadline = what.deadline
-            if deadline == entered:
+            entry = self._heap[0]
+            deadline: float | None = entry[2].deadline
+            if deadline == entry[0]:
                 return deadline
             if deadline is None:
                 heapq.heappop(self._heap)
             else:
-                heapq.heapreplace(self._heap, (deadline, count, what))
+                entry[0] = deadline
+                heapq.heapreplace(self._heap, entry)
             corrected += 1
             if corrected == FEW:
                 self._correct_all()
@@ -58,9 +59,8 @@ class Leases(Generic[W]):
         return self._heap[0][2]
 
     def _correct_all(self) -> None:
-        deadlines = [what.deadline for _, _, what in self._heap]
-        self._heap = [
-            (entered if deadline is None else max(entered, deadline), count, what)
-            for deadline, (entered, count, what) in zip(deadlines, self._heap, strict=True)
-        ]
+        for entry in self._heap:
+            deadline: float | None = entry[2].deadline
+            if deadline is not None and deadline > entry[0]:
+                entry[0] = deadline
         heapq.heapify(self._heap)
