@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.forgotten_stores import close_forgotten_stores
 from tests.support.passed_before import PassedBefore, state_of_code
 
 FEW = 10
@@ -20,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Do not look for garbage while the tests are imported: nothing of it goes away, 4 s of 11."""
     gc.disable()
+    close_forgotten_stores()
     if file := config.getoption("--passed"):
         config.pluginmanager.register(PassedBefore(Path(file), state_of_code()))
 

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -37,7 +38,7 @@ def write(store: Store, commits: int) -> None:
 def in_file(path, copy) -> int:
     """Events that the file has without its log."""
     shutil.copy(path, copy)
-    with sqlite3.connect(copy) as db:
+    with closing(sqlite3.connect(copy)) as db:
         return db.execute("SELECT count(*) FROM events").fetchone()[0]
 
 

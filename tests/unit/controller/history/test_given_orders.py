@@ -58,4 +58,5 @@ def test_the_drain_of_an_older_release_says_neither_who_nor_why(run):
             "UPDATE events SET event = ?, checksum = ? WHERE seq = ?",
             (event, event_checksum(last + 3, 99.0, event, False), last + 3),
         )
+    base.close()
     assert orders(Recording(path), last + 1)[0] == Order(last + 3, 99.0, "drain", "rollout-1", "", "")
