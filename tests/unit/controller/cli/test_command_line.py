@@ -116,7 +116,8 @@ def test_a_name_that_no_disk_has_is_refused_in_a_sentence(command, capsys):
                          "give a shorter path.\n")  # fmt: skip
 
 
-def test_a_run_name_that_no_disk_has_is_refused_in_a_sentence(tmp_path, capsys):
+def test_a_run_name_that_no_disk_has_is_refused_in_a_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("STALEFLOW_NO_INSTALL", "1")  # or it goes on in a .venv if packages are missing here
     (tmp_path / "run.yaml").write_text("model: {factory: mine.py:make}")
     for command in ("check", "run"):
         assert main([command, str(tmp_path / "run.yaml"), f"run.dir={tmp_path}", f"run.name={LONG}"]) == 2

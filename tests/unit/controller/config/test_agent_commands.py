@@ -60,6 +60,7 @@ def test_a_program_that_this_machine_has_not_is_named_where_it_is_to_run(tmp_pat
     ],
 )
 def test_the_door_needs_its_extra_where_agents_run(tmp_path, monkeypatch, agent, extras):
+    monkeypatch.delenv("STALEFLOW_NO_INSTALL", raising=False)
     monkeypatch.setattr(install, "EXTRAS", {extra: ("no_such_" + extra,) for extra in install.EXTRAS})
     monkeypatch.setitem(install.EXTRAS, "workers", ())
     config = load(tmp_path, agent)
