@@ -23,7 +23,7 @@ def play(client: OpenAI, secret: int) -> float:
     messages: list[Any] = [{"role": "user", "content": "?"}]
     low, high = 0, NUMBERS
     for _ in range(GUESSES):
-        answer = client.chat.completions.create(model="policy", messages=messages, max_tokens=2)
+        answer = client.chat.completions.create(model="policy", messages=messages, max_tokens=1)
         said = answer.choices[0].message
         text = said.content or ""
         guess = int(text) if text.isdecimal() else NUMBERS  # which is none of those that may be guessed

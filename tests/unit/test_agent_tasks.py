@@ -59,6 +59,7 @@ def test_an_openai_agent_goes_on_after_an_answer_that_is_no_number(monkeypatch):
     answers, heard = iter(["?", "= 3", "", "4", "3"]), []
 
     def create(*, model, messages, max_tokens):
+        assert max_tokens == 1, "a guess is one token; a second one makes another text of it"
         heard.append(messages[-1]["content"])
         answer = next(answers)
         said = SimpleNamespace(content=answer, model_dump=lambda: {"role": "assistant", "content": answer})

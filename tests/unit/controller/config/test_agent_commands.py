@@ -72,7 +72,8 @@ def test_the_door_needs_its_extra_where_agents_run(tmp_path, monkeypatch, agent,
     assert set(extras) <= set(raised.value.extras)
 
 
-def test_the_example_of_an_openai_client_loads():
+def test_the_example_of_an_openai_client_plays_the_game_of_the_other():
     examples = Path(__file__).resolve().parents[4] / "examples"
-    config = load_config(examples / "openai_agent.yaml")
+    config, other = (load_config(examples / f"{name}.yaml") for name in ("openai_agent", "guess"))
     assert config.agent.function == f"{examples}/openai_agent.py:episode"
+    assert config.agent.max_turn_tokens == other.agent.max_turn_tokens == 1  # with two it never wins
