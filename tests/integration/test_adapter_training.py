@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from protocol.errors import ConfigError
 from protocol.settings import (
-    LoraSettings,
     ModelSettings,
     RewardSettings,
     RolloutSettings,
@@ -21,6 +20,7 @@ from protocol.settings import (
     WeightsSettings,
     WorkerSettings,
 )
+from protocol.trainer.adapters import LoraSettings
 from tests.unit.workers.trainer.test_trainer import on_policy
 from workers.engines.interface import Generation
 from workers.engines.torch.engine import make_engine

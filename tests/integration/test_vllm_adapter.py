@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from protocol.settings import (
-    LoraSettings,
     ModelSettings,
     RewardSettings,
     RolloutSettings,
@@ -16,6 +15,7 @@ from protocol.settings import (
     VllmSettings,
     WorkerSettings,
 )
+from protocol.trainer.adapters import LoraSettings
 from workers.engines.interface import Generation, RunsByItself
 from workers.models.lora import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
 

@@ -20,13 +20,13 @@ from transformers import (
 
 from protocol.errors import ConfigError
 from protocol.settings import (
-    LoraSettings,
     ModelSettings,
     RewardSettings,
     RolloutSettings,
     TrainerSettings,
     WorkerSettings,
 )
+from protocol.trainer.adapters import LoraSettings
 from tests.support.published_state import state_of
 from tests.unit.workers.trainer.test_trainer import make_batch
 from workers.engines.interface import Generation
