@@ -23,12 +23,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NoReturn
 
 from install.extras import BASE, EXTRAS, NEEDED
 from install.lock import locked
-from install.project import has_folder, outdated, read_project, version, version_here, with_extras
+from install.project import has_folder, outdated, read_project, version, with_extras
 from install.runner import UNPACKING, run_installer
 from install.stopping import Stopping
 
@@ -133,7 +134,7 @@ def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
 
 def by_hand(extras: Sequence[str]) -> str:
     """The command that installs the extras into the environment of this process, which may be one of uv's."""
-    has_pip = bool(version_here("pip"))  # not by find_spec: setuptools has a hook there, which warns
+    has_pip = PathFinder.find_spec("pip") is not None  # past the finder of setuptools, which warns
     pip = f"{sys.executable} -m pip install" if has_pip else f"uv pip install --python {sys.executable}"
     return f"{pip} {'-e ' * has_folder()}'{with_extras(extras)}'"
 

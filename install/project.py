@@ -67,7 +67,7 @@ def outdated(extras: Sequence[str]) -> list[str]:
     for requirement in dict.fromkeys(_requirements(extras)):
         if not (least := LEAST.match(requirement)):
             continue
-        there = version_here(least[1])
+        there = _version_here(least[1])
         if () < _numbers(there) < _numbers(least[2]):
             found.append(f"{least[1]}>={least[2]} ({there} is there)")
     return found
@@ -86,7 +86,7 @@ def _requirements(extras: Sequence[str]) -> Iterator[str]:
             yield requirement
 
 
-def version_here(name: str) -> str:
+def _version_here(name: str) -> str:
     """The version of an installed package; "" if there is none, or it does not say."""
     try:
         return metadata.version(name) or ""
