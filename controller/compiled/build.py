@@ -51,10 +51,10 @@ def why_not_here() -> str:
 
 
 def build() -> Path:
-    """Compile these sources; some minutes of one processor core. Returns the folder of the build.
+    """Compile these sources, if that was not done yet: some minutes of one processor core.
 
-    Raises: ConfigError if this machine cannot compile; RunError with the compiler's last lines, or what the
-        file system says.
+    Returns the folder of the build. Raises: ConfigError if this machine cannot compile; RunError with the
+        compiler's last lines, or what the file system says.
     """
     if obstacle := why_not_here():
         raise ConfigError(f"The core cannot be compiled: {obstacle}.")
@@ -63,8 +63,11 @@ def build() -> Path:
             copy = Path(name)
             _copy_sources(copy)
             key = key_of(copy)  # of what is compiled, whatever happens to the checkout meanwhile
-            _compile(copy)
-            return _move(copy, home() or HOME, key)
+            place = (home() or HOME) / key
+            if not place.is_dir():
+                _compile(copy)
+                _move(copy, place)
+            return place
     except OSError as error:
         raise RunError(f"The core is not compiled: {error}. Mend that, and compile again.") from error
 
@@ -109,18 +112,16 @@ def with_marks(source: str) -> str:
     return "".join(lines)
 
 
-def _move(copy: Path, builds: Path, key: str) -> Path:
-    """Put the extension modules in place, and remove the builds of other sources."""
-    whole = copy / key
+def _move(copy: Path, place: Path) -> None:
+    """Put the extension modules in place, all at once; builds of other sources stay where they are."""
+    whole = copy / place.name
     for file in copy.rglob(f"*{SUFFIX}"):
-        if (parts := file.relative_to(copy).parts)[0] in ("build", key):
+        if (parts := file.relative_to(copy).parts)[0] in ("build", place.name):
             continue
-        place = whole.joinpath(*parts)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, place)
-    builds.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=builds, prefix=".new-") as name:
-        shutil.copytree(whole, Path(name, key))
-        shutil.rmtree(builds / key, ignore_errors=True)
-        Path(name, key).rename(builds / key)
-    return builds / key
+        target = whole.joinpath(*parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, target)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".new-") as name:
+        shutil.copytree(whole, Path(name, place.name))
+        Path(name, place.name).rename(place)

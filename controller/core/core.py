@@ -184,7 +184,7 @@ class Core:
             self.scoring.read_ahead()
             self.publication.retire()
             notice_end_of_data(self)
-            if self.state.ending is not None:  # by now
+            if self.state.ending is not None:  # one of these decisions may have ended the run
                 share_device(self)  # a trainer that has to save needs the device now
         if state.ending is not None:
             wind_up(self)

@@ -176,7 +176,7 @@ class Simulation:
         self._desk.bring(self._now, event)
 
     def decide(self, now: float, event: Event) -> list[Command]:
-        """What the core wants after an event; who records or measures a run puts a function in its place."""
+        """What the core wants after an event. Recorders and benchmarks put a function of their own here."""
         return self.core.step(now, event)
 
     def _step(self, event: Event) -> None:

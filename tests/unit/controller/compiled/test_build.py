@@ -52,3 +52,12 @@ def test_a_compiler_that_fails_leaves_the_builds_as_they_were(tmp_path, monkeypa
     with pytest.raises(RunError, match=r"ended with code 3[^`]*core.py:1: error: no such type"):
         build.build()
     assert not (tmp_path / "builds").exists()
+
+
+def test_what_was_compiled_is_not_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv(finder.SWITCH, str(tmp_path))
+    monkeypatch.setattr(build, "why_not_here", lambda: "")
+    monkeypatch.setattr(build, "_compile", lambda copy: pytest.fail("it compiles"))
+    there = tmp_path / finder.key_of(ROOT)
+    there.mkdir()
+    assert build.build() == there
