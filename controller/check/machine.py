@@ -68,6 +68,8 @@ def _python() -> Readings:
 def _compiled_core() -> Readings:
     if (build := finder.found()) is not None:
         yield Reading("ok", "core", f"compiled, in {build}")
+    elif finder.home() is None:
+        yield Reading("ok", "core", f"runs from its sources, as {finder.SWITCH} is 0 in the environment")
     elif finder.is_outdated():
         text = "it was compiled from other sources, or for another Python, so that it runs from its sources: "
         yield Reading("note", "core", f"{text}`launch.py compile` again, or delete {finder.home()}")

@@ -10,6 +10,7 @@ import pytest
 
 import install
 from controller.check import machine
+from controller.compiled import finder
 
 ROOT = install.ROOT
 
@@ -25,6 +26,20 @@ def test_this_machine_is_told_part_by_part(tmp_path, monkeypatch):
     assert set(found) >= {"python", "packages", "torch", "devices", "cores", "memory", "disk", "network"}
     assert found["disk"].level != "error"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_core_that_is_switched_off_is_not_advised_to_be_compiled(tmp_path, monkeypatch):
+    finder.found.cache_clear()
+    monkeypatch.setattr(finder, "HOME", tmp_path)
+    monkeypatch.setenv(finder.SWITCH, "0")
+    (reading,) = machine._compiled_core()
+    assert f"{finder.SWITCH} is 0" in reading.text
+    assert "compile`" not in reading.text
+    monkeypatch.setenv(finder.SWITCH, str(tmp_path / "nothing"))
+    finder.found.cache_clear()
+    (reading,) = machine._compiled_core()
+    assert "compile`" in reading.text
+    finder.found.cache_clear()
 
 
 @pytest.mark.parametrize(
