@@ -4,7 +4,7 @@ Also what the files of its weights tell of themselves, without a weight being re
 
 Invariants: weights and code are not among them; what arrives lies in a cache under the checksum of its
 content, complete or not at all, and is compared with the cache each time; a name that
-comes over the wire is a plain file name of a known kind.
+comes over the wire is a plain file name of a known kind, or that of a further chat template.
 """
 
 import hashlib
@@ -21,6 +21,8 @@ from protocol.errors import RemoteError
 from protocol.files import sync
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.(json|txt|model|jinja|tiktoken)")
+FURTHER_TEMPLATES = "additional_chat_templates"  # the only folder of a tokenizer, by transformers
+TEMPLATE = re.compile(FURTHER_TEMPLATES + r"/[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.jinja")
 UNFINISHED = ".making."  # in the name of a folder in which a model is being made
 MAX_FILES = 64
 MAX_BYTES = 64 << 20
@@ -33,12 +35,22 @@ Files = dict[str, bytes]
 
 def read_model_files(directory: Path) -> Files:
     """Name and content of each small file; empty if there is no model, or its files are too large."""
-    names = sorted(path for path in directory.glob("*") if NAME.fullmatch(path.name) and path.is_file())
-    names = [path for path in names if not path.name.endswith(".index.json")]
-    total = sum(path.stat().st_size for path in names)
+    names = [name for name in _small_files(directory) if not name.endswith(".index.json")]
+    total = sum((directory / name).stat().st_size for name in names)
     if not (directory / "config.json").is_file() or len(names) > MAX_FILES or total > MAX_BYTES:
         return {}
-    return {path.name: path.read_bytes() for path in names}
+    return {name: (directory / name).read_bytes() for name in names}
+
+
+def _small_files(directory: Path) -> list[str]:
+    """Names within the directory, in order."""
+    paths = [*directory.glob("*"), *directory.glob(f"{FURTHER_TEMPLATES}/*")]
+    names = [path.relative_to(directory).as_posix() for path in paths if path.is_file()]
+    return sorted(name for name in names if _may_be_sent(name))
+
+
+def _may_be_sent(name: str) -> bool:
+    return bool(NAME.fullmatch(name) or TEMPLATE.fullmatch(name))
 
 
 def vocabulary_of(directory: Path) -> int | None:
@@ -113,7 +125,7 @@ def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest
     Raises: RemoteError if they are not what was sent, or not what such files may be.
     """
     files = dict(zip(names, contents, strict=True))
-    if bad := [name for name in names if not NAME.fullmatch(name)]:
+    if bad := [name for name in names if not _may_be_sent(name)]:
         raise RemoteError(f"The controller sent {bad[0]!r} as a file of the model; that is no such name.")
     if digest_of(files) != digest or sum(map(len, contents)) > MAX_BYTES or "config.json" not in files:
         raise RemoteError(f"The model's files do not have the checksum {digest}, or are incomplete.")
@@ -139,15 +151,18 @@ def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest
 
 def _write_files(directory: Path, files: Files) -> None:
     """Make a folder hold these files and no others of their kinds, each whole at any moment."""
-    for path in directory.iterdir():
-        if NAME.fullmatch(path.name) and path.name not in files:
-            path.unlink(missing_ok=True)
+    for name in _small_files(directory):
+        if name not in files:
+            (directory / name).unlink(missing_ok=True)
     for name, content in files.items():
-        aside = directory / f".new.{os.getpid()}.{name}"  # other workers of this machine may write it, too
+        folder = (directory / name).parent
+        folder.mkdir(exist_ok=True)
+        aside = folder / f".new.{os.getpid()}.{Path(name).name}"  # other workers here may write it, too
         with open(aside, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(directory / name)
     (directory / MARK).touch()
-    sync(directory)
+    for folder in {directory, *((directory / name).parent for name in files)}:
+        sync(folder)

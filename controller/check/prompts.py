@@ -12,9 +12,10 @@ from controller.check.data import Remark, Sample
 from controller.config.models import Config
 from protocol.asking import ask
 from protocol.errors import Unanswered
+from protocol.model_files import FURTHER_TEMPLATES
 
 ENCODE_S = 120.0  # to import transformers, load a tokenizer and encode a few hundred prompts
-TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+TEMPLATES = ("chat_template.jinja", "chat_template.json", FURTHER_TEMPLATES)
 
 
 def prompt_remarks(

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from protocol.errors import ConfigError, RunError
 from protocol.files import sync
+from protocol.model_files import FURTHER_TEMPLATES
 from workers.models.parts import TensorPart
 from workers.trainer.saved.shares import Share, Shares, stream, write_shares
 
@@ -36,7 +37,6 @@ CHUNK_BYTES = 4 << 20
 NAME = re.compile(r"step_[0-9]{1,18}")
 ADAPTER_CONFIG = "adapter_config.json"
 MODEL_CONFIGS = ("config.json", "generation_config.json")  # not copied for an adapter
-FURTHER_TEMPLATES = "additional_chat_templates"  # the only folder of a tokenizer
 OF_THE_CONTROLLER = "config.yaml"  # in every run directory before a worker can attach
 SEEN_S = 60.0  # in this time a network file system shows a file that another host has made
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")

@@ -27,6 +27,21 @@ def test_configuration_and_tokenizer_arrive_without_weights_and_code(model: Path
     assert len(list(kept.parent.iterdir())) == 1
 
 
+def test_further_chat_templates_arrive_too_as_a_tokenizer_chooses_by_them(model: Path) -> None:
+    templates = model / "additional_chat_templates"
+    templates.mkdir()
+    for name in ("tool_use.jinja", "run.py", "notes.txt"):
+        (templates / name).write_text(name)
+    files = read_model_files(model)
+    assert sorted(files) == ["additional_chat_templates/tool_use.jinja", "config.json", "tokenizer.json"]
+    kept = keep_model_files(tuple(files), tuple(files.values()), digest_of(files))
+    assert read_model_files(kept) == files
+    (kept / "additional_chat_templates" / "tool_use.jinja").write_text("")
+    (kept / "additional_chat_templates" / "other.jinja").write_text("")
+    assert keep_model_files(tuple(files), tuple(files.values()), digest_of(files)) == kept
+    assert read_model_files(kept) == files
+
+
 def test_a_folder_without_a_model_or_with_one_too_large_gives_nothing(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -36,7 +51,10 @@ def test_a_folder_without_a_model_or_with_one_too_large_gives_nothing(
     assert read_model_files(model) == {}
 
 
-@pytest.mark.parametrize("name", ["../config.json", "/etc/x.json", ".hidden.json", "run.py", "a/b.json"])
+@pytest.mark.parametrize("name", [
+    "../config.json", "/etc/x.json", ".hidden.json", "run.py", "a/b.json", "additional_chat_templates/x.json",
+    "additional_chat_templates/../x.jinja",
+])  # fmt: skip
 def test_a_name_that_is_no_plain_file_name_is_refused(model: Path, name: str) -> None:
     files = {"config.json": b"{}", name: b"x"}
     with pytest.raises(RemoteError, match="no such name"):
