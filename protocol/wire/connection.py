@@ -40,9 +40,13 @@ class Connection(DrainedSocket):
         on_refusal: Callable[[int], None] = lambda what: None,
         key: WorkerKey | None = None,
         resend_s: float = 60.0,
+        is_ipv6: bool = False,
     ) -> None:
-        """Connect, in the background. Raises: ConfigError if the endpoint is malformed."""
-        super().__init__(zmq.DEALER, endpoint, limits=TO_WORKER_LIMITS)
+        """Connect, in the background. Raises: ConfigError if the endpoint is malformed.
+
+        `is_ipv6`: whether a host that is given by its name is looked up as IPv6, and not as IPv4.
+        """
+        super().__init__(zmq.DEALER, is_ipv6=is_ipv6 or "[" in endpoint, limits=TO_WORKER_LIMITS)
         self._on_message = on_message
         self._on_fault, self._on_refusal = on_fault, on_refusal
         self._links = 0  # connections made so far

@@ -1,4 +1,4 @@
-"""Where a controller may bind.
+"""Where a controller may bind, and how its address is found.
 
 Invariants: nothing that other hosts can reach is bound without keys; no Unix socket is bound that has no
 file, whose folder says who may reach it; no live controller's socket is taken over.
@@ -56,6 +56,19 @@ def is_loopback(host: str) -> bool:
 def local_form(endpoint: str) -> str:
     """The address by which a process on this machine reaches what is bound at `endpoint`."""
     return endpoint.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+async def has_ipv6_alone(endpoint: str) -> bool:
+    """Whether all addresses of the endpoint's host are IPv6: libzmq looks for one of a single kind."""
+    scheme, _, place = endpoint.partition("://")
+    host = place.rpartition(":")[0]
+    if scheme != "tcp" or host.startswith("["):
+        return scheme == "tcp"
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None)
+    except OSError:  # libzmq goes on looking
+        return False
+    return all(family == socket.AF_INET6 for family, *_ in found)
 
 
 async def unknown_host(endpoint: str) -> str:

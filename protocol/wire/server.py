@@ -101,7 +101,7 @@ class Server(DrainedSocket):
     ) -> None:
         """Bind, with room for so many `strangers`. Raises: ConfigError if that fails, or is not safe."""
         check_endpoint(endpoint, has_keys=keys is not None)
-        super().__init__(zmq.ROUTER, endpoint, limits=FROM_WORKER_LIMITS)
+        super().__init__(zmq.ROUTER, is_ipv6="[" in endpoint, limits=FROM_WORKER_LIMITS)
         self._pause_s = PAUSE_S
         self._on_message, self._on_fault = on_message, on_fault
         self._on_drained = on_drained

@@ -137,7 +137,7 @@ class Conversation:
 class DrainedSocket(ABC):
     """A socket drained by the running loop. Subclasses say what to do with one message's frames."""
 
-    def __init__(self, kind: int, endpoint: str, *, limits: FrameLimits) -> None:
+    def __init__(self, kind: int, *, is_ipv6: bool, limits: FrameLimits) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(kind)
         self._descriptor = self._socket.fileno()  # kept, as pyzmq asks libzmq for it each time
@@ -162,7 +162,7 @@ class DrainedSocket(ABC):
             (zmq.MAXMSGSIZE, limits.bytes),
             (zmq.HANDSHAKE_IVL, int(1000 * HANDSHAKE_S)),
             *dead_links.OPTIONS,
-            (zmq.IPV6, int("[" in endpoint)),  # always on, it would write 127.0.0.1 as [::ffff:127.0.0.1]
+            (zmq.IPV6, int(is_ipv6)),  # always on, it would write 127.0.0.1 as [::ffff:127.0.0.1]
         ):
             self._socket.setsockopt(option, value)
 

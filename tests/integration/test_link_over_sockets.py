@@ -1,5 +1,7 @@
 """A worker's link over real sockets: what it carries, and how it ends."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ from protocol.messages import (
     Retire,
     Welcome,
 )
+from tests.support.hosts import why_not
 from workers.link.link import Link, LinkClosed
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 async def test_a_link_to_nobody_ends_in_words(tmp_path: Path) -> None:
@@ -31,6 +36,43 @@ async def test_a_host_that_nobody_knows_is_said_to_be_that() -> None:
         await Link.attach("tcp://no-host.invalid:29500", ATTACH, limit_s=0.05)
     with pytest.raises(ConfigError, match=r"Is the run alive\?"):
         await Link.attach("tcp://127.0.0.1:1", ATTACH, limit_s=0.05)
+
+
+LOOK_UP = """
+import asyncio, sys
+from protocol.messages import Attach, Close
+from protocol.wire.server import Server
+from workers.link.link import Link, LinkClosed
+
+async def main(bound, name):
+    server = Server(bound, on_message=lambda peer, *_: server.send(peer, Close("Found.", False)),
+                    on_fault=lambda *_: None)
+    server.start()
+    address = f"tcp://{name}:{server.endpoint.rpartition(':')[2]}"
+    try:
+        await Link.attach(address, Attach("rollout", "r0", 1, "here"), limit_s=5.0)
+    except LinkClosed as closed:
+        print(closed)
+    finally:
+        server.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize(
+    ("bound", "name"),
+    [("tcp://[::1]:*", "six"), ("tcp://127.0.0.1:*", "four"), ("tcp://127.0.0.1:*", "both")],
+)
+def test_a_host_is_found_by_its_name_whichever_addresses_it_has(tmp_path, bound: str, name: str) -> None:
+    (tmp_path / "hosts").write_text("::1 six both\n127.0.0.1 four both\n")
+    inside = 'ip link set lo up && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    words = ["sh", "-c", inside, "sh", str(tmp_path / "hosts"), sys.executable, "-c", LOOK_UP, bound, name]
+    found = subprocess.run(
+        ["unshare", "--net", "--mount", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert found.stdout == "Found.\n", found.stderr
 
 
 @pytest.mark.parametrize(("is_fault", "raised"), [(True, ConfigError), (False, LinkClosed)])

@@ -19,7 +19,7 @@ from protocol.ids import PeerId
 from protocol.messages import MAY_HEAR, Attach, Beat, Close, Drain, Message, Reattach, Role, Welcome
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.connection import Connection
-from protocol.wire.endpoints import find_endpoint, unknown_host
+from protocol.wire.endpoints import find_endpoint, has_ipv6_alone, unknown_host
 from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
 from protocol.wire.sockets import GARBLED, REFUSED, Frames
 from workers.link.machine_use import machine_use
@@ -48,7 +48,9 @@ class Link:
     lease_s = 0.0
     """Silence after which each end considers the other gone; 0 before the Welcome."""
 
-    def __init__(self, endpoint: str, role: Role, key: WorkerKey | None = None) -> None:
+    def __init__(
+        self, endpoint: str, role: Role, key: WorkerKey | None = None, *, is_ipv6: bool = False
+    ) -> None:
         self._role: Role = role
         self.arrived = asyncio.Event()
         """Set while a message waits, once the link is closed, and by `wake`."""
@@ -58,8 +60,9 @@ class Link:
         self._closed: LinkClosed | None = None
         self._failure: RunError | None = None
         self._connection = Connection(
-            endpoint, on_message=self._take, on_fault=self._blame, on_refusal=self._refused, key=key
-        )
+            endpoint, on_message=self._take, on_fault=self._blame, on_refusal=self._refused, key=key,
+            is_ipv6=is_ipv6,
+        )  # fmt: skip
         self._key = key
         self.endpoint = endpoint
         """The controller's endpoint."""
@@ -86,7 +89,8 @@ class Link:
         """
         endpoint, local_key = find_endpoint(address)
         file = key or local_key
-        link = cls(endpoint, attach.role, load_worker_key(file) if file else None)
+        shown = load_worker_key(file) if file else None
+        link = cls(endpoint, attach.role, shown, is_ipv6=await has_ipv6_alone(endpoint))
         try:
             link._connection.start()
             link.send(attach)
