@@ -6,6 +6,10 @@ frame that takes longer than their time limit makes them end the link, is sent a
 libzmq aborts the process when a heartbeat is due on a link that ended with a full queue (its issue 4364).
 """
 
+import socket
+import struct
+import sys
+
 import zmq
 
 SILENCE_MS = 3000
@@ -19,3 +23,23 @@ OPTIONS = (
     (zmq.TCP_KEEPALIVE_CNT, SILENCE_MS // (1000 * ASK_S)),
 )
 """Of a socket, before it binds or connects."""
+_ARRIVED = struct.Struct("=128xQ")  # tcpi_bytes_received in Linux's struct tcp_info
+
+
+def arrived_bytes(descriptor: int) -> int:
+    """Bytes that have come over a TCP connection, those of messages that are not whole yet included.
+
+    0 where the system does not say, or once the connection is closed.
+    """
+    if sys.platform != "linux" or descriptor < 0:
+        return 0
+    try:
+        end = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+    except OSError:
+        return 0
+    try:
+        return int(_ARRIVED.unpack(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ARRIVED.size))[0])
+    except (OSError, struct.error):  # another thread has closed it, and a file may have its number now
+        return 0
+    finally:
+        end.detach()

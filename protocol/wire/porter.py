@@ -18,7 +18,7 @@ import zmq
 ACCEPTED, CLOSED = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_DISCONNECTED)
 NOBLOCK = int(zmq.NOBLOCK)
 EVENT = struct.Struct("=HI")  # libzmq's: what happened, and a value
-HANDSHAKE_S = 5.0  # then libzmq closes a connection whose handshake is not complete
+HANDSHAKE_S = 10.0  # then libzmq closes a connection whose handshake, three round trips, is not complete
 SURE_S = HANDSHAKE_S + 1.0  # a connection that is open after so long has completed it
 
 

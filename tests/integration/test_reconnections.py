@@ -10,14 +10,18 @@ from pathlib import Path
 from socket import IPPROTO_TCP, TCP_USER_TIMEOUT, socket
 
 import psutil
+import pytest
 import zmq
 from test_transport import LIMIT_S, Ends
+from test_weights_channel import Hosts, is_same
 
 from protocol.messages import Beat, PromptsEncoded, Ready, Retire, Train
 from protocol.wire.connection import Connection
 from protocol.wire.dead_links import SILENCE_MS
+from workers.weights.channel import FULL_MS, SourceConnection, serving_socket
 
 ROOT = Path(__file__).resolve().parents[2]
+HANDSHAKE_BYTES = 200  # somewhat fewer than that of ZeroMQ has, in both directions
 PIECE = 4096  # bytes that a proxy passes on at a time
 
 
@@ -167,6 +171,25 @@ async def test_a_message_that_is_long_on_its_way_arrives_over_the_link_that_it_b
         assert proxy.links == 1
 
 
+@pytest.mark.thorough
+async def test_a_handshake_that_takes_some_seconds_is_waited_for(tmp_path: Path) -> None:
+    """As over a cable whose queue is full, or to a satellite: three round trips before a pull."""
+    hosts = Hosts(tmp_path)
+    published, reader = hosts.publish(0), hosts.add("reader")
+    try:
+        async with Proxy(await hosts.add("trainer").start()) as proxy:
+            proxy.pause_s = 2.0
+            pulling = asyncio.create_task(reader.fetch(0, published.digest, [proxy.endpoint]))
+            await proxy.passed(HANDSHAKE_BYTES)
+            proxy.pause_s = 0.0
+            assert is_same(published, (await pulling).location)
+            assert proxy.links == 1
+    finally:
+        for neighbour in hosts.all:
+            await neighbour.close()
+        hosts.store.close()
+
+
 async def test_the_kernel_ends_a_link_that_carries_nothing_at_either_end() -> None:
     async with linked():
         patience = []
@@ -175,6 +198,27 @@ async def test_the_kernel_ends_a_link_that_carries_nothing_at_either_end() -> No
                 with socket(fileno=os.dup(link.fd)) as found:
                     patience.append(found.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT))
         assert sorted(patience) == [0, 0, SILENCE_MS, SILENCE_MS]  # the proxy's, and those of the two ends
+
+
+def test_a_source_has_more_patience_with_a_proxy_that_takes_nothing_more_than_its_reader() -> None:
+    """The kernel takes that for a dead link, too: behind a slow proxy no chunk ever arrived."""
+    with zmq.Context() as context:
+        source = serving_socket(context, "tcp://127.0.0.1:*", window=1, key=None)
+        endpoint = source.getsockopt_string(zmq.LAST_ENDPOINT)
+        reader = SourceConnection(context, endpoint, window=1, key=None)
+        try:
+            reader.socket.send(b"a word")
+            assert source.recv_multipart()[1] == b"a word"
+            here = int(endpoint.rpartition(":")[2])
+            patience = {True: 0, False: 0}
+            for link in psutil.Process().net_connections("tcp"):
+                if link.status == psutil.CONN_ESTABLISHED and here in (link.laddr.port, link.raddr.port):
+                    with socket(fileno=os.dup(link.fd)) as found:
+                        patience[link.laddr.port == here] = found.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT)
+            assert patience == {True: FULL_MS, False: SILENCE_MS}
+        finally:
+            reader.close()
+            source.close(0)
 
 
 async def test_what_a_cut_took_is_said_again_though_nobody_speaks() -> None:

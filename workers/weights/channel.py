@@ -15,6 +15,7 @@ from zmq.utils.monitor import recv_monitor_message
 from protocol.errors import WeightsError
 from protocol.settings import Section
 from protocol.wire import dead_links
+from protocol.wire.porter import HANDSHAKE_S
 from protocol.wire.security import ServerKey, WorkerKey, secure_client, secure_server
 from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 
@@ -23,6 +24,7 @@ HEADER, CHUNK, DELTA, GONE = b"H", b"C", b"D", b"G"
 MAX_TEXT = 1000
 WRONG_KEY = "handshake failed auth"  # of `SourceConnection.lost`: no network is to blame
 AT_ONCE = 8  # messages handled in a row before other sockets have their turn
+FULL_MS = 60_000  # that a slow proxy may take nothing more: the reader, who waits, knows if a link is dead
 MAX_REQUEST_BYTES = 1024  # of a message, and of ZeroMQ's own in a handshake
 
 
@@ -66,6 +68,7 @@ def serving_socket(
     socket = _socket(context, zmq.ROUTER, bind, window=window)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
+    socket.setsockopt(zmq.TCP_MAXRT, FULL_MS)
     if key is not None:
         secure_server(socket, key.secret)
     socket.bind(bind)
@@ -86,8 +89,11 @@ class SourceConnection:
             secure_client(
                 self.socket, WorkerKey(name="weights", roles=(), **key.model_dump(), server=key.public)
             )
+        self._descriptor = -1  # of the connection, once it is made
         lost = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
-        self._monitor = self.socket.get_monitor_socket(lost | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        self._monitor = self.socket.get_monitor_socket(
+            lost | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_CONNECTED
+        )
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -103,10 +109,16 @@ class SourceConnection:
 
     def lost(self) -> str | None:
         """The event that has ended the connection, or keeps it from being made; None if there is none."""
-        if not int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
-            return None
-        event = recv_monitor_message(self._monitor)["event"]
-        return str(zmq.Event(event).name).lower().replace("_", " ")
+        while int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
+            told = recv_monitor_message(self._monitor)
+            if told["event"] != zmq.EVENT_CONNECTED:
+                return str(zmq.Event(told["event"]).name).lower().replace("_", " ")
+            self._descriptor = told["value"]
+        return None
+
+    def arrived_bytes(self) -> int:
+        """Bytes that have come from the source, those of unfinished messages included; 0 if nobody counts."""
+        return dead_links.arrived_bytes(self._descriptor)
 
     def close(self) -> None:
         """Close the connection."""
@@ -123,7 +135,7 @@ def _socket(context: zmq.Context[Any], kind: int, endpoint: str, *, window: int)
         (zmq.SNDHWM, 2 * window + 2),
         (zmq.RCVHWM, 2 * window + 2),
         *dead_links.OPTIONS,
-        (zmq.HANDSHAKE_IVL, dead_links.SILENCE_MS),
+        (zmq.HANDSHAKE_IVL, int(1000 * HANDSHAKE_S)),
         (zmq.IPV6, int("[" in endpoint)),
     ):
         socket.setsockopt(option, value)

@@ -98,7 +98,7 @@ class WeightsExchange:
             ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000) + 1))
             if self._authenticator and self._authenticator.socket in ready:
                 self._authenticator.answer_all()
-            if self._kept is not None and any(socket in ready for socket in self._kept.sockets):
+            if self._kept is not None and (self._kept.socket in ready or self._kept.lost()):
                 self._forget_source()  # it is lost, or sent something unrequested
             if self._monitor in ready:
                 self._look_at_the_door()

@@ -36,7 +36,8 @@ from workers.weights.deltas import decode as apply_delta
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.version_file import VersionFile
 
-PATIENCE_S = 10.0  # without a chunk from a connected source
+PATIENCE_S = 10.0  # without a chunk, or LEAST_BYTES of one, from a connected source
+LEAST_BYTES = 16_384  # in that time: behind a slow cable one chunk takes longer
 PACE_S = 60.0  # over which a source's pace is measured
 SLOWEST = 15  # chunks in that time: 2 Mbit/s
 REST_S = 900.0  # for the rest of a version: half of what the controller gives a pull by default
@@ -89,7 +90,8 @@ class Fetch:
         self._digests: list[str] = []
         self._todo: dict[int, None] = {}  # chunks that are neither here nor requested, in order
         self._asked: dict[int, None] = {}
-        self._heard_s = 0.0  # when the source last sent a requested chunk
+        self._heard_s = 0.0  # when the source last sent a requested chunk, or much of one
+        self._arrived = 0  # bytes that had come from it by then
         self._paced_s, self._came = 0.0, 0  # start of the pace measurement, and the chunks since
         self._paces: dict[str, int] = {}  # chunks in PACE_S, by source, as of the last look
         self._next("no source was named")
@@ -145,10 +147,22 @@ class Fetch:
         now = time.monotonic()
         if self.is_over:
             return
-        if now >= self._heard_s + PATIENCE_S:
+        if now >= self._heard_s + PATIENCE_S and not self._is_bringing(now):
             self._next(f"{self._source} was silent for {PATIENCE_S:g} s", is_lost=True)
         elif now >= self._paced_s + PACE_S:
             self._look_at_pace(now)
+
+    def _is_bringing(self, now: float) -> bool:
+        """Whether the source has sent LEAST_BYTES since it was last heard; then it is heard now."""
+        assert self.connection is not None
+        if self.connection.arrived_bytes() < self._arrived + LEAST_BYTES:
+            return False
+        self._note_sign_of_life(now)
+        return True
+
+    def _note_sign_of_life(self, now: float) -> None:
+        assert self.connection is not None
+        self._heard_s, self._arrived = now, self.connection.arrived_bytes()
 
     def _look_at_pace(self, now: float) -> None:
         """Leave a source that is too slow, if another was not tried, or was twice as fast."""
@@ -201,7 +215,8 @@ class Fetch:
         except RunError as error:
             self._fail(str(error))
             return
-        self.header, self._heard_s = header, time.monotonic()
+        self.header = header
+        self._note_sign_of_life(time.monotonic())
         if self._base is not None and self._base.layout.entries != layout.entries:
             self._base = None  # of another model
         self._todo = dict.fromkeys(range(len(self._digests)))
@@ -238,7 +253,8 @@ class Fetch:
             self._next(f"chunk {index} from {self._source} has another checksum than was published")
             return []
         del self._asked[index]
-        self._heard_s, self._has_brought, self._came = time.monotonic(), True, self._came + 1
+        self._note_sign_of_life(time.monotonic())
+        self._has_brought, self._came = True, self._came + 1
         self.received_bytes += len(received)
         self._ask()
         self._finish_if_whole()
@@ -281,8 +297,8 @@ class Fetch:
                 self.connection = self._connect(self._source)
             except WeightsError as error:
                 why, is_lost = str(error), False
-        self._heard_s = self._paced_s = time.monotonic()
-        self._came = 0
+        self._paced_s, self._came = time.monotonic(), 0
+        self._note_sign_of_life(self._paced_s)
         if self.header is None:
             self.connection.socket.send(Word(HEADER, self.policy_version).encode())
         else:

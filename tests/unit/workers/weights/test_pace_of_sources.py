@@ -1,6 +1,9 @@
 """A source that is too slow is left for a faster one, and no other is; by a clock that the test moves."""
 
 import os
+import select
+import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +13,7 @@ import zmq
 
 from workers.weights import fetch, manifest
 from workers.weights.channel import CHUNK, HEADER, Word, decode, serving_socket
-from workers.weights.fetch import PACE_S, REST_S, SLOWEST, Fetch
+from workers.weights.fetch import LEAST_BYTES, PACE_S, PATIENCE_S, REST_S, SLOWEST, Fetch
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import VersionStore
 from workers.weights.version_file import VersionFile
@@ -46,10 +49,38 @@ class Source:
         return chunk
 
 
+class Cable:
+    """The way to a source, which carries bytes when it is told to."""
+
+    def __init__(self, source: Source) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._far = socket.create_connection(("127.0.0.1", int(source.endpoint.rpartition(":")[2])))
+        self._near: socket.socket | None = None
+        source.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def carry(self, most: int = 1 << 30) -> int:
+        """Carry what is there, of what the source says so many bytes at most; returns how many of those."""
+        if self._near is None:
+            self._near, _ = self._listener.accept()
+        there, _, _ = select.select([self._near, self._far], [], [], 0.01)
+        if self._near in there:
+            self._far.sendall(self._near.recv(1 << 16))
+        said = self._far.recv(min(most, 1 << 16)) if self._far in there else b""
+        self._near.sendall(said)
+        return len(said)
+
+    def close(self) -> None:
+        for end in (self._listener, self._far, self._near):
+            if end is not None:
+                end.close()
+
+
 class Pull:
     """The pull of one version from such sources, a step at a time."""
 
-    def __init__(self, folder: Path, every_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, every_s: list[float], monkeypatch: pytest.MonkeyPatch, *, by_cable: bool = False
+    ) -> None:
         self.now, self._context = 1000.0, zmq.Context()
         monkeypatch.setattr(fetch, "time", SimpleNamespace(monotonic=lambda: self.now))
         self._theirs, self._ours = VersionStore(folder / "theirs"), VersionStore(folder / "ours")
@@ -59,10 +90,12 @@ class Pull:
         published = self._theirs.seal(segment)
         version = VersionFile.open(self._theirs.path(1))
         self.sources = [Source(self._context, version, each) for each in every_s]
+        self.cables = [Cable(source) for source in self.sources if by_cable]
         names = [source.endpoint for source in self.sources]
         self.fetch = Fetch(self._ours, 1, published.digest, names, context=self._context, window=WINDOW)
         self.told: list[int] = []  # places of the sources, in turn
-        self._connect()
+        if not by_cable:
+            self._connect()
 
     def _connect(self) -> None:
         """Serve the words that a new connection begins with."""
@@ -99,6 +132,8 @@ class Pull:
 
     def close(self) -> None:
         self.fetch.close()
+        for cable in self.cables:
+            cable.close()
         for source in self.sources:
             source.socket.close(0)
         self._context.destroy(linger=0)
@@ -110,8 +145,8 @@ class Pull:
 def pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator:
     made: list[Pull] = []
 
-    def make(*every_s: float) -> Pull:
-        made.append(Pull(tmp_path, list(every_s), monkeypatch))
+    def make(*every_s: float, by_cable: bool = False) -> Pull:
+        made.append(Pull(tmp_path, list(every_s), monkeypatch, by_cable=by_cable))
         return made[0]
 
     yield make
@@ -165,3 +200,30 @@ def test_a_large_version_wants_a_higher_pace(pull, monkeypatch: pytest.MonkeyPat
     made.run()
     assert made.fetch.published is not None
     assert made.told == [0, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system counts the bytes that came")
+def test_one_whose_chunk_takes_longer_than_its_patience_is_left_only_when_no_more_of_it_comes(pull) -> None:
+    """Each time, a little more of it: as 64 kB/s bring a chunk in 16 s."""
+    made = pull(0.0, by_cable=True)
+    (source,), (cable,), one = made.sources, made.cables, made.fetch
+    while not source._asked:
+        cable.carry()
+        one.hear()
+        one.notice()
+        if source.socket.poll(0):
+            source.take_word()
+    source.give(made.now)
+    first = one.connection
+    for _ in range(3):
+        left, before = 2 * LEAST_BYTES, first.arrived_bytes()
+        while left:
+            left -= cable.carry(left)
+        while first.arrived_bytes() < before + 2 * LEAST_BYTES:
+            pass
+        made.now += PATIENCE_S
+        one.hurry()
+        assert one.connection is first, one.why
+    made.now += PATIENCE_S
+    one.hurry()
+    assert one.connection is not first
