@@ -10,8 +10,12 @@ import pytest
 
 from controller.cli.main import main
 from protocol.errors import NoAnswer
+from protocol.messages import Attach
 from protocol.wire.endpoints import find_endpoint
+from workers.host import serve as module
+from workers.host.overrides import Overrides
 from workers.host.serve import serve
+from workers.host.stop import Stop
 
 
 def over(tmp_path: Path, reason: str = "All 10 train steps are made.") -> Path:
@@ -43,7 +47,23 @@ async def test_one_whom_nobody_answers_at_an_endpoint_says_by_its_exit_code_that
             address=address, role="rollout", name=None, overrides=[], key=None, parent=None
         )
         assert await serve(options) == NoAnswer.EXIT_CODE == os.EX_TEMPFAIL
-    assert capsys.readouterr().err.startswith(f"The controller at {address} refused this worker")
+    assert capsys.readouterr().err == (
+        f"Attaching at {address} failed: the connection is closed during the handshake. Either a tunnel or "
+        "proxy there reaches no controller, because none runs at its far end, or the controller asks for a "
+        "key (--key FILE), or is none of ours.\n"
+    )
+
+
+async def test_one_whose_controller_does_not_come_back_says_so_and_how_long_it_has_looked(monkeypatch):
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    options = argparse.Namespace(address="tcp://127.0.0.1:1", key=None, parent=None)
+    host = module._Host(options, Attach("reward", "r0", 1, "here"), Stop(), Overrides("reward", []))
+    with pytest.raises(NoAnswer) as said:
+        await host.find_again(0.1)
+    assert str(said.value).startswith(
+        "No controller came back at tcp://127.0.0.1:1 within 0.1 s (controller.reattach_s), so this "
+        "worker ends"
+    )
 
 
 @pytest.mark.parametrize(

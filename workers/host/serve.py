@@ -43,7 +43,8 @@ from workers.rollout.unacknowledged import Unacknowledged
 logger = logging.getLogger("workers")
 
 FLUSH_S = 5.0  # for the last messages to be acknowledged
-ATTEMPT_S = 5.0  # per attempt, before the address is looked up again
+ATTEMPT_S = 5.0  # for the first attempt, before the address is looked up again; each has twice the last's
+LONGEST_ATTEMPT_S = 20.0  # five round trips of a slow network, which a short attempt would never finish
 HANDOVER_S = 10.0  # in which a local rollout worker writes its unfinished work
 MOST_NAME_CHARS = 200  # that a controller takes
 RETRY_S = 1.0  # between two attempts to find a controller again
@@ -250,17 +251,21 @@ class _Host:
 
     async def _look(self, limit_s: float) -> Link:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + limit_s
+        deadline, attempt_s = loop.time() + limit_s, ATTEMPT_S
         while True:
-            left_s = deadline - loop.time()
             try:
                 return await Link.attach(
                     self._options.address, self._attach, key=self._options.key,
-                    limit_s=min(ATTEMPT_S, max(left_s, 0.1)),
+                    limit_s=min(attempt_s, max(deadline - loop.time(), RETRY_S)),
                 )  # fmt: skip
-            except NoAnswer:  # the address in a run directory may be another by then
-                if left_s <= 0:
-                    raise
+            except NoAnswer as error:  # the address in a run directory may be another by then
+                if loop.time() >= deadline:
+                    raise NoAnswer(
+                        f"No controller came back at {self._options.address} within {limit_s:g} s "
+                        "(controller.reattach_s), so this worker ends; what it had goes to others. Attach it "
+                        f"again when the run goes on. The last try: {error}"
+                    ) from None
+                attempt_s = min(2 * attempt_s, LONGEST_ATTEMPT_S)
                 await asyncio.sleep(RETRY_S)
 
 

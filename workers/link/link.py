@@ -110,9 +110,10 @@ class Link:
                     f"No controller answered at {address} within {limit_s:g} s. {why} Give the address that "
                     "it printed, or its run directory."
                 ) from None
-            if isinstance(error, LinkClosed) and (error.is_fault or error.may_reattach):
-                kind = NoAnswer if error.may_reattach else ConfigError
-                raise kind(f"The controller at {address} refused this worker: {error.reason}") from None
+            if isinstance(error, LinkClosed) and error.may_reattach:
+                raise NoAnswer(f"Attaching at {address} failed: {error}") from None
+            if isinstance(error, LinkClosed) and error.is_fault:
+                raise ConfigError(f"The controller at {address} refused this worker: {error}") from None
             raise
         return link
 
@@ -271,9 +272,12 @@ class Link:
                 known = (
                     f"has another key than the one in that of {self._key.name!r}, or none"
                     if self._key
-                    else ("asks for a key (--key FILE), or is none of ours")
+                    else "asks for a key (--key FILE), or is none of ours"
                 )
-                text = f"it closes the connection during the handshake: it {known}."
+                text = (
+                    "the connection is closed during the handshake. Either a tunnel or proxy there reaches "
+                    f"no controller, because none runs at its far end, or the controller {known}."
+                )
                 self._close(LinkClosed(text, True, may_reattach=True))
             return
         self._close(LinkClosed(text, True))
