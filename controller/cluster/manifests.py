@@ -26,6 +26,7 @@ from protocol.errors import ConfigError
 
 PROBE_S = 5
 TERMINATION_S = 120  # time for a last checkpoint
+MOVED = 143  # exit code of a container that was told to end, as of a program that does not heed SIGTERM
 MOST_APPLIED_BYTES = 255 << 10  # `kubectl apply` keeps an object in its annotations, which may have 256 KiB
 Manifest = dict[str, Any]
 
@@ -156,7 +157,8 @@ def _controller(config: Config, file: str, overrides: Sequence[str]) -> Manifest
         },
     ]
     words = shlex.join(["python", "launch.py", "run", f"/config/{file}", *told(config, "/keys", overrides)])
-    words = "exec " + words.replace("$", "$$")  # Kubernetes turns it into `$`
+    # killed: a run that ends in order sends its workers away, and the next pod's would have none
+    words = _replaced(words.replace("$", "$$"), by="KILL")  # Kubernetes turns `$$` into `$`
     pod = _pod(config, "controller", words, keys={"projected": {"sources": secrets, "defaultMode": 0o400}})
     container = pod["containers"][0]
     # workers need a ready service: the file exists exactly while the controller listens
@@ -171,12 +173,14 @@ def _trainer(config: Config) -> Manifest:
     cluster, ranks = config.cluster, ranks_per_node(config)
     name = f"{config.run.name}-trainer"
     words = (
-        "exec python -m torch.distributed.run"
+        "python -m torch.distributed.run"
         f" --nnodes={cluster.trainer_nodes} --nproc-per-node={ranks} --max-restarts={RESTARTS}"
         f" --rdzv-backend=c10d --rdzv-id={name}"
         f" --rdzv-endpoint={name}-0.{name}:{RENDEZVOUS_PORT} -m workers.host {_address(config)}"
         " --role trainer --key /keys/worker.key"
     )
+    # a rank 0 that leaves in order ends the ranks of other pods well, which would never be started again
+    words = _replaced(words, by="TERM" if cluster.trainer_nodes == 1 else "KILL")
     pod = _pod(
         config, "trainer", words, keys=_worker_key(config, "trainer"),
         cpus=ranks * cluster.cpus_per_rank, memory_gb=ranks * cluster.memory_gb_per_rank,
@@ -191,11 +195,11 @@ def _trainer(config: Config) -> Manifest:
 def _rollout(config: Config) -> Manifest:
     cluster = config.cluster
     words = (
-        f"exec python -m workers.host {_address(config)} --role rollout --key /keys/worker.key"
-        " --name $POD_NAME"
+        f"python -m workers.host {_address(config)} --role rollout --key /keys/worker.key --name $POD_NAME"
     )
     pod = _pod(
-        config, "rollout", words, keys=_worker_key(config, "rollout"), cpus=cluster.cpus_per_instance,
+        config, "rollout", _replaced(words), keys=_worker_key(config, "rollout"),
+        cpus=cluster.cpus_per_instance,
         memory_gb=cluster.memory_gb_per_instance, gpus=cluster.gpus_per_instance,
     )  # fmt: skip
     return _job(config, "rollout", pod, {"parallelism": config.rollout.instances})
@@ -203,14 +207,23 @@ def _rollout(config: Config) -> Manifest:
 
 def _agent(config: Config) -> Manifest:
     cluster = config.cluster
-    words = (
-        f"exec python -m workers.host {_address(config)} --role agent --key /keys/worker.key --name $POD_NAME"
-    )
+    words = f"python -m workers.host {_address(config)} --role agent --key /keys/worker.key --name $POD_NAME"
     pod = _pod(
-        config, "agent", words, keys=_worker_key(config, "agent"), cpus=cluster.cpus_per_agent,
+        config, "agent", _replaced(words), keys=_worker_key(config, "agent"),
+        cpus=cluster.cpus_per_agent,
         memory_gb=cluster.memory_gb_per_agent,
     )  # fmt: skip
     return _job(config, "agent", pod, {"parallelism": agents(config)})
+
+
+def _replaced(command: str, *, by: str = "TERM") -> str:
+    """Words of a shell that run a command in a pod which is started again elsewhere if its node is drained.
+
+    A Job starts no pod again that ended with 0. So only a command that ends by itself ends with its own code:
+    one whose pod is told to end gets the signal `by`, and the pod's code is MOVED.
+    """
+    wait = "" if by == "KILL" else "wait $pid; "
+    return f"trap 'kill -{by} $pid; {wait}exit {MOVED}' TERM; {command} & pid=$!; wait $pid"
 
 
 def _address(config: Config) -> str:
@@ -224,7 +237,8 @@ def _worker_key(config: Config, role: str) -> Manifest:
 def _job(config: Config, part: str, pod: Manifest, counts: Manifest) -> Manifest:
     """A Job rather than a Deployment, so that pods that ended with the run are not started again."""
     template = {"metadata": {"labels": _labels(config, part)}, "spec": pod}
-    spec = {**counts, "backoffLimit": RESTARTS, "template": template}
+    limit = RESTARTS * counts["parallelism"]  # Kubernetes counts the pods of a Job together
+    spec = {**counts, "backoffLimit": limit, "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _meta(config, part), "spec": spec}
 
 

@@ -39,7 +39,12 @@ def words_for_the_controller(files):
         text = files["controller.sbatch"].partition("launch.py run ")[2].replace("\\\n", " ")
     else:
         job = next(job for name, job in jobs_of(files).items() if name.endswith("-controller"))
-        text = container_of(job)["command"][2].partition("launch.py run ")[2].replace("$$", "$")
+        text = (
+            container_of(job)["command"][2]
+            .partition("launch.py run ")[2]
+            .partition(" & pid=")[0]
+            .replace("$$", "$")
+        )
     return shlex.split(text)[1:]
 
 

@@ -73,7 +73,7 @@ def test_what_the_controller_is_told_is_a_configuration_that_it_takes(where):
         text = next(m for m in jobs if m["kind"] == "Job")["spec"]["template"]["spec"]["containers"][0][
             "command"
         ][2]
-    words = shlex.split(text.partition("launch.py run ")[2].replace("\\\n", " "))
+    words = shlex.split(text.partition("launch.py run ")[2].partition(" & pid=")[0].replace("\\\n", " "))
     config = load_config(CONFIG, words[1:])
     assert not config.trainer.local
     assert config.rollout.instances == 0
