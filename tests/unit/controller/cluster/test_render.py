@@ -64,6 +64,13 @@ def test_sbatch_reads_every_directive_because_no_command_comes_before_it():
         assert ("#SBATCH --partition=gpu" in lines) == (name in ("trainer.sbatch", "rollout.sbatch"))
 
 
+def test_a_job_that_is_queued_again_keeps_the_log_of_its_earlier_life():
+    jobs = {name: text for name, text in rendered("slurm").items() if name.endswith(".sbatch")}
+    assert len(jobs) == 3
+    for text in jobs.values():  # Slurm's own default, JobFileAppend=0, empties the file
+        assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= {*text.splitlines()}
+
+
 @pytest.mark.parametrize("where", RENDERERS)
 def test_what_the_controller_is_told_is_a_configuration_that_it_takes(where):
     name = {"slurm": "controller.sbatch", "kubernetes": "staleflow.yaml"}[where]
