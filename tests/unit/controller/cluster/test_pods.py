@@ -1,4 +1,4 @@
-"""How a container ends, which tells its Job whether to start a pod again: shells, and a stand-in for Python."""
+"""How a container ends, which tells its Job whether to start a pod again: real shells, a made-up Python."""
 
 import contextlib
 import os
