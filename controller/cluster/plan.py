@@ -10,7 +10,7 @@ from controller.config.models import Config
 from protocol.errors import ConfigError
 from protocol.messages import Role
 
-RENDEZVOUS_PORT = 29400  # torchrun's own default
+RENDEZVOUS_PORT = 29400  # torchrun's own default; on Kubernetes, where each pod has an address of its own
 RESTARTS = 100  # of pods, and of torchrun's ranks in them: each resumes from the newest checkpoint
 
 

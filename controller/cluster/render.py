@@ -14,7 +14,6 @@ import yaml
 from controller.cluster.manifests import manifests_of
 from controller.cluster.names import require_slurm_names
 from controller.cluster.plan import (
-    RENDEZVOUS_PORT,
     agents,
     key_of,
     ranks_per_node,
@@ -49,7 +48,6 @@ def render_slurm(config: Config, path: str, overrides: Sequence[str] = ()) -> di
         "overrides": " \\\n    ".join(map(shlex.quote, told(config, keys, overrides))),
         "time_limit": cluster.time_limit,
         "port": cluster.port,
-        "rendezvous_port": RENDEZVOUS_PORT,
         "no_answer": NoAnswer.EXIT_CODE,
     }
     again = {"look_s": LOOK_S, "looks": LOOKS, "no_answer": NoAnswer.EXIT_CODE}

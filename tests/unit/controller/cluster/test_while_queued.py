@@ -5,6 +5,7 @@ says of the controller's job at one look, each of `ends` the exit code of one wo
 """
 
 import os
+import re
 import subprocess
 
 import pytest
@@ -44,14 +45,14 @@ def run(tmp_path, monkeypatch, request):
         program.write_text((NEXT_LINE + text + "\n").replace("{at}", str(tmp_path)))
         program.chmod(0o755)
 
-    def run(role: str, queue: list[str], ends: list[int]) -> tuple[int, list[str]]:
+    def run(role: str, queue: list[str], ends: list[int], *, job: str = "44") -> tuple[int, list[str]]:
         (tmp_path / "queue").write_text("".join(f"{line}\n" for line in queue))
         (tmp_path / "ends").write_text("".join(f"{code}\n" for code in ends))
         (tmp_path / "attached").write_text("")
         (tmp_path / "job").write_text(files[f"{role}.sbatch"])
         environment = os.environ | {
             "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CONTROLLER_JOB": "42",
-            "STALEFLOW_PYTHON": "python", "SLURM_JOB_ID": "44", "SLURM_JOB_NODELIST": "head[1-2]",
+            "STALEFLOW_PYTHON": "python", "SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "head[1-2]",
         }  # fmt: skip
         done = subprocess.run(["bash", tmp_path / "job"], env=environment, capture_output=True, timeout=60)
         assert not done.stderr, done.stderr
@@ -112,7 +113,15 @@ def test_a_trainer_of_which_a_rank_died_begins_anew(run):
     code, attached = run("trainer", [RUNNING] * 2 + [GONE], [1, 0])
     assert (code, len(attached)) == (0, 2)
     assert "--nnodes=2" in attached[0]
-    assert "--rdzv-endpoint=head1:29400" in attached[0]
+    assert attached[0] == attached[1]
+
+
+def test_trainers_that_share_a_node_have_stores_of_their_own(run):
+    """Else the second is a guest in the store of the first, and fails when that one ends."""
+    lines = [run("trainer", [RUNNING, GONE], [0], job=job)[1][0] for job in ("44", "45", "8999044")]
+    ports = [int(re.search(r" --rdzv-endpoint=head1:(\d+) ", line)[1]) for line in lines]
+    assert len({*ports}) == 3
+    assert all(20000 <= port < 29000 for port in ports)
 
 
 def test_slurm_that_does_not_answer_for_a_while_ends_nothing(run):
