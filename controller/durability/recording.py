@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
-from pydantic import ValidationError
-
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
@@ -32,7 +30,15 @@ from controller.durability.event_codec import TAG_PLACE
 from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.image.packed import unpack
 from controller.durability.image.thawer import thaw
-from controller.durability.release import release
+from controller.durability.release import (
+    RELEASES,
+    ReleasePart,
+    differences,
+    differences_of,
+    known_config,
+    parts_of,
+    release,
+)
 from controller.durability.sample_records import KeptSample, read_sample, sample_keys
 from controller.durability.store import RECORD, Store, check_schema, decode_record, mark_of
 from protocol.errors import OtherRelease, RunError
@@ -167,26 +173,20 @@ class Recording:
         """What `controller.release` said where the run was made."""
         return self._parsed("release", dict)
 
-    def other_release(self) -> str:
-        """How the code that made the run differs from the code here; "" if it does not."""
-        made, here = self.release, release()
-        return ", ".join(
-            f"{name} {made.get(name)} there and {here.get(name)} here"
-            for name in here
-            if made.get(name) != here.get(name)
-        )
+    @property
+    def parts(self) -> list[ReleasePart]:
+        """The parts of the run, each made by one release."""
+        return parts_of(self.told(RELEASES, list, []), self.release)
+
+    def other_release(self, number: int | None = None) -> str:
+        """How the code that decided the run, or its event `number`, differs from that here; "" if not."""
+        if number is None:
+            return differences_of(self.parts, self.last)
+        return next((differences(part.made) for part in reversed(self.parts) if part.first <= number), "")
 
     def config(self) -> Config:
-        """The run's configuration. Raises: OtherRelease if this release does not know it."""
-        try:
-            return Config.model_validate_json(self.facts["config"])
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise OtherRelease(
-                f"The configuration in {self.path} does not fit this release: "
-                f"{'.'.join(map(str, first['loc']))}: {first['msg']}. The run was made by another release, "
-                f"which reads it: {self.other_release() or 'it has the same numbers as this one'}."
-            ) from error
+        """The configuration that the run began with. Raises: OtherRelease if it is unknown here."""
+        return known_config(self.facts["config"], f"The configuration in {self.path}", self.other_release())
 
     def make_core(self, config: Config | None = None) -> Core:
         """Make the core as the run built it, or as it was before the first event that is kept.

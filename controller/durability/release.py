@@ -1,19 +1,23 @@
-"""The versions of the code that decides, and digests of the user's files, which every run.db stores.
+"""The releases of the code that made a run, and digests of the user's files, which every run.db stores.
 
 Invariant: two processes with equal releases take equal decisions on equal events.
 """
 
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
 
 from controller.config.models import Config
+from protocol.errors import OtherRelease
 from protocol.importing import find_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +28,16 @@ COMPARED = {
 }  # fmt: skip
 """Sections that name Python files of the user, and the figures that a changed file may make incomparable. The
 initial model is made once, so a change of `model.factory` changes nothing."""
+RELEASES = "releases"
+"""Fact: the parts of the run, in order. `release`, the fact that older releases write, is of the first."""
+COMMIT_CHARS = 12
+
+
+class ReleasePart(NamedTuple):
+    """The events of a run that one release decided: from `first` up to the next part."""
+
+    first: int
+    made: dict[str, str]  # `here` there; of older releases `release` alone
 
 
 @cache
@@ -33,17 +47,102 @@ def release() -> dict[str, str]:
     `sources` is a digest of the deciding packages as this process found them at its start: what is installed
     over them during a run does not decide in it.
     """
-    digest = blake2b(digest_size=8)
-    for package in DECIDING:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            digest.update(f"{file.relative_to(ROOT).as_posix()}\0".encode())
-            digest.update(file.read_bytes())
     return {
         "staleflow": _version("staleflow"),
-        "sources": digest.hexdigest(),
+        "sources": _digest(*DECIDING),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
     }
+
+
+@cache
+def here() -> dict[str, str]:
+    """`release`, a digest of the sources that compute (`workers`), and the `commit` of git."""
+    return {**release(), "workers": _digest("workers"), "commit": _commit()}
+
+
+def _digest(*packages: str) -> str:
+    digest = blake2b(digest_size=8)
+    for package in packages:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            digest.update(f"{file.relative_to(ROOT).as_posix()}\0".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _commit() -> str:
+    """Start of the git commit that this installation is a checkout of; "" if it is none."""
+    try:
+        git = ROOT / ".git"
+        if git.is_file():  # a second working tree of one repository
+            git = ROOT / git.read_text().removeprefix("gitdir:").strip()
+        head = (git / "HEAD").read_text().strip()
+        shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+        name = head.removeprefix("ref: ")
+        if name != head and (shared / name).is_file():
+            head = (shared / name).read_text()
+        elif name != head:
+            lines = (shared / "packed-refs").read_text().splitlines()
+            head = next((line.split()[0] for line in lines if line.endswith(f" {name}")), "")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return head[:COMMIT_CHARS]
+
+
+def parts_with(parts: Sequence[ReleasePart], *, first: int) -> str:
+    """The parts of a run, as JSON, if this release goes on with it at event `first`."""
+    if not parts or differences(parts[-1].made, deciding=False):
+        parts = [*parts, ReleasePart(first, here())]
+    return json.dumps(parts)
+
+
+def parts_of(told: Sequence[object], first: dict[str, str]) -> list[ReleasePart]:
+    """The parts that run.db tells of; `first`: the release that began the run, all that older ones tell."""
+    found = []
+    for one in told:
+        match one:
+            case [int(number), dict(made)]:
+                found.append(ReleasePart(number, made))
+    return found or [ReleasePart(1, first)]
+
+
+def differences(made: Mapping[str, str], *, deciding: bool = True) -> str:
+    """How another release differs from the one here; "" if it does not.
+
+    `deciding`: in what decisions depend on; else also in what workers compute.
+    """
+    known = dict(release()) if deciding else {**release(), "workers": here()["workers"]}
+    if "workers" not in made:  # older releases do not tell
+        known.pop("workers", None)
+    different = [name for name in known if made.get(name) != known[name]]
+    if different and made.get("commit") and here()["commit"] not in ("", made["commit"]):
+        different.insert(0, "commit")
+    return ", ".join(f"{name} {made.get(name)} there and {here()[name]} here" for name in different)
+
+
+def differences_of(parts: Sequence[ReleasePart], last: int) -> str:
+    """How the releases that decided the `last` events of a run differ from the one here; "" if none does."""
+    if len(parts) == 1:
+        return differences(parts[0].made)
+    ends = [*(part.first - 1 for part in parts[1:]), last]
+    told = [(part.first, end, differences(part.made)) for part, end in zip(parts, ends, strict=True)]
+    return "; ".join(f"in events {first} to {end} {text}" for first, end, text in told if text)
+
+
+def known_config(text: str, what: str, other: str) -> Config:
+    """The configuration in `text`; `what` names it, `other` tells the release that wrote it.
+
+    Raises: OtherRelease if this release does not know it.
+    """
+    try:
+        return Config.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise OtherRelease(
+            f"{what} does not fit this release: {'.'.join(map(str, first['loc']))}: {first['msg']}. The run "
+            "was made by another release, which reads it: "
+            f"{other or 'it has the same numbers as this one'}."
+        ) from error
 
 
 def facts_of(config: Config, *, run_dir: str, import_paths: tuple[str, ...]) -> dict[str, str]:
@@ -56,9 +155,26 @@ def facts_of(config: Config, *, run_dir: str, import_paths: tuple[str, ...]) -> 
         "run_dir": run_dir,
         "import_paths": json.dumps(import_paths),
         "release": json.dumps(release()),
+        RELEASES: parts_with((), first=1),
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "files": own_files(config),
     }
+
+
+def facts_again(config: Config, parts: Sequence[ReleasePart], *, last: int) -> dict[str, str]:
+    """The facts that may have changed where a run goes on behind event `last`."""
+    return {"files": own_files(config), RELEASES: parts_with(parts, first=last + 1)}
+
+
+def changed_release(parts: Sequence[ReleasePart]) -> list[str]:
+    """A warning if the release here is not the one that made the newest part of a run."""
+    if not parts or not (text := differences(parts[-1].made, deciding=False)):
+        return []
+    return [
+        f"The run was made by another release ({text}). This one decides every event so far as that one did, "
+        "and goes on. Figures from before and after may not be comparable, where the two compute otherwise. "
+        'To finish with the other release instead: docs/durability.md, "Another release".'
+    ]
 
 
 def own_files(config: Config) -> str:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from controller.config.models import Config
 from controller.core.commands import Command, Send
 from controller.core.core import Core
-from controller.core.events import Event, Received
+from controller.core.events import Event, Received, Restarted
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recorded, Recording
+from controller.durability.release import known_config
 from protocol.errors import RunError, StaleFlowError
 from strategies.kinds import SECTIONS, STRATEGIES, key_of
 
@@ -62,9 +63,14 @@ def turns(
 ) -> Iterator[Replayed]:
     """Step the core through the history, or through what follows event `after`, up to event `until`.
 
-    Raises: CoreFailed naming the event at which the core fails.
+    Raises: CoreFailed naming the event at which the core fails; OtherRelease if the run went on with a
+    configuration that this release does not know.
     """
     for recorded in recording.events(after, until):
+        if isinstance(recorded.event, Restarted):
+            other = recording.other_release(recorded.number)
+            what = f"The configuration with which {recording.path} goes on at event {recorded.number}"
+            known_config(recorded.event.config, what, other)
         try:
             commands = core.step(recorded.now, recorded.event, decides=not recorded.is_joined)
         except StaleFlowError:  # raised by code that watches the core

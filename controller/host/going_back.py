@@ -25,7 +25,7 @@ from controller.durability.violation import BrokenInvariant, Violation, violatio
 from controller.host.resumed_run import MAX_ERROR_CHARS, MAX_SKIPPED, ResumedRun, derive
 from controller.host.run_directory import numbered
 from controller.host.stepper import Stepper
-from protocol.errors import RunError
+from protocol.errors import OtherRelease, RunError
 from protocol.messages.pieces import Segment
 from protocol.plain_text import plain_line
 
@@ -74,6 +74,7 @@ def gone_back(recording: Recording, past: ResumedRun) -> ResumedRun:
     fault = event_at_fault(recording, broken_at)
     if fault is None:  # such as with another release that has no such bug
         return past
+    _refuse_stricter(recording, fault)
     forgiven = recording.told(FORGIVEN, list, [])
     _refuse_again(recording, fault, forgiven)
     return _without(recording, fault, [*forgiven, fault.violation.place])
@@ -117,6 +118,21 @@ def _newest_whole(recording: Recording, before: int) -> tuple[int, Core]:
         if snapshot.number < before and violation_of(snapshot.core, is_strict=True) is None:
             return snapshot.number, snapshot.core
     return recording.pruned, recording.make_core()
+
+
+def _refuse_stricter(recording: Recording, fault: Fault) -> None:
+    """Refuse to go back behind a check that the core has passed in another release. Raises: OtherRelease.
+
+    That release kept a snapshot of it, so either it has fewer invariants, or this one is wrong about one; and
+    hours of work may lie behind the event.
+    """
+    recorded, newest = fault.recorded, max(recording.snapshot_numbers, default=0)
+    if recorded.number <= newest and (other := recording.other_release(recorded.number)):
+        raise OtherRelease(
+            f"After event {recorded.number} of {recording.path} ({in_words(recorded)}) the core breaks an "
+            f"invariant of this release: {fault.violation.words}. The release that made the run ({other}) "
+            f"found it whole up to event {newest}. One of the two is wrong: please report it with run.db."
+        )
 
 
 def _refuse_again(recording: Recording, fault: Fault, forgiven: list[str]) -> None:

@@ -21,7 +21,7 @@ from controller.data.moved_files import as_lies_now
 from controller.durability.damage import broken, newest_checkpoint, saved_versions, way_on
 from controller.durability.holder import controller_of, in_use
 from controller.durability.recording import Recording
-from controller.durability.release import changed_files
+from controller.durability.release import changed_files, changed_release
 from controller.host.daemon_thread import in_daemon_thread
 from controller.host.going_back import gone_back, set_checkpoints_aside
 from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
@@ -212,6 +212,7 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
         return None
     with Recording(run) as recording:
         past = gone_back(recording, derive_with_skips(recording))
+        past.notes += changed_release(past.parts)
         past.notes += changed_files(recording.told("files", dict, {}), config.as_written())
         data, weights = recording.told("data", list, []), recording.told("weights", dict, {})
     state = past.core.state

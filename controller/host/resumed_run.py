@@ -14,10 +14,11 @@ from controller.core.commands import ReportStep
 from controller.core.core import Core
 from controller.core.events import PeerFaulted, Received
 from controller.durability.fingerprint import fingerprint
-from controller.durability.recording import Recording
+from controller.durability.recording import Recorded, Recording
+from controller.durability.release import ReleasePart
 from controller.durability.replay import CoreFailed, in_words, turns
 from controller.host.collector import never_collected
-from protocol.errors import RunError, StaleFlowError
+from protocol.errors import OtherRelease, RunError, StaleFlowError
 from protocol.plain_text import plain_line
 
 MAX_SKIPPED = 3  # messages of workers on which the core may fail in a run; one more ends it as our bug
@@ -38,6 +39,7 @@ class ResumedRun:
     forgiven: list[str] = field(default_factory=list)  # all forgiven invariants, if the run was just rewound
     is_over: bool = False  # whether all its steps are made and saved, or its data has ended
     notes: list[str] = field(default_factory=list)  # warnings, such as of damage that was worked around
+    parts: list[ReleasePart] = field(default_factory=list)  # the releases that made it
 
     def metrics(self) -> list[str]:
         """All lines of metrics.jsonl, in JSON."""
@@ -58,18 +60,26 @@ def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
     CoreFailed.
     """
     past, after = _newest(recording, until)
-    past.notes = recording.notes
+    past.notes, past.parts = recording.notes, recording.parts
     for recorded, wanted in turns(recording, past.core, after, until):
         past.now, past.replayed = recorded.now, past.replayed + 1
         past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
         if recorded.fingerprint not in (None, fingerprint(wanted)):
-            raise RunError(
-                f"{recording.path} cannot be taken up again: at event {recorded.number} "
-                f"({in_words(recorded)}) this release wants something else than the one that made the run, "
-                "a strategy of yours has changed, or the file is damaged there. Use what made it, "
-                f"{way_on_from(Path(recording.path).parent)}."
-            )
+            raise RunError(_decides_otherwise(recording, recorded))
     return past
+
+
+def _decides_otherwise(recording: Recording, recorded: Recorded) -> str:
+    """What to tell the user of a run whose event gives other commands now."""
+    if other := recording.other_release(recorded.number):
+        why = f"this release wants something else than the one that made the run ({other})"
+    else:
+        why = "something else is wanted than when this release made the run"
+    return (
+        f"{recording.path} cannot be taken up again: at event {recorded.number} ({in_words(recorded)}) "
+        f"{why}, a strategy of yours has changed, or the file is damaged there. Use what made it, "
+        f"{way_on_from(Path(recording.path).parent)}."
+    )
 
 
 def may_skip(error: BaseException | None) -> bool:
@@ -88,7 +98,10 @@ def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
 
 
 def derive_with_skips(recording: Recording) -> ResumedRun:
-    """The run at its end, without the messages on which the core fails."""
+    """The run at its end, without the messages on which the core fails.
+
+    Raises: as `derive`; OtherRelease if the core fails on an event on which it did not fail in the run.
+    """
     skipped: dict[int, str] = {}
     faults: list[PeerFaulted] = []
     while True:
@@ -96,6 +109,8 @@ def derive_with_skips(recording: Recording) -> ResumedRun:
             past = derive(recording)
         except CoreFailed as failed:
             number, event, error = failed.recorded.number, failed.recorded.event, failed.__cause__
+            if failed.recorded.fingerprint is not None:  # what made the run gave commands for it
+                raise OtherRelease(_fails_here(recording, failed)) from failed
             count = sum(bool(reason) for reason in recording.skipped.values())
             if not isinstance(event, Received) or not may_skip(error) or count >= MAX_SKIPPED:
                 raise
@@ -104,6 +119,17 @@ def derive_with_skips(recording: Recording) -> ResumedRun:
         else:
             past.skipped, past.faults = skipped, faults
             return past
+
+
+def _fails_here(recording: Recording, failed: CoreFailed) -> str:
+    """What to tell the user of an event on which the core fails here alone."""
+    number, error = failed.recorded.number, failed.__cause__
+    other = recording.other_release(number) or "it has the same numbers as this one"
+    return (
+        f"The core of this release fails at event {number} of {recording.path} ({in_words(failed.recorded)}) "
+        f"with {type(error).__name__}: {plain_line(str(error))[:MAX_ERROR_CHARS]}; that of the release that "
+        f"made the run did not ({other}). This is a bug: please report it with run.db."
+    )
 
 
 def _newest(recording: Recording, until: int | None) -> tuple[ResumedRun, int]:

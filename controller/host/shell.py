@@ -30,7 +30,7 @@ from controller.core import commands, events
 from controller.core.core import Core
 from controller.core.worker_settings import with_secrets, worker_settings
 from controller.data.held_out import read_held_out
-from controller.durability.release import facts_of, own_files
+from controller.durability.release import facts_again, facts_of
 from controller.durability.store import Store
 from controller.host.collector import rare_collections
 from controller.host.daemon_thread import in_daemon_thread
@@ -169,7 +169,7 @@ class Shell:
                 self._warn(text)
             self._stepper = Stepper(self._store, past.core, on_skip=self._warn)
             rows = self._store.keep_only(self.core.groups_with_payload())
-        self._stepper.note("files", own_files(self._written))
+        self._stepper.note(facts_again(self._written, past.parts, last=self._stepper.last))
         await self._prompts.go_on(past.core, rows, cursors=self._store.facts().get("cursors"))
         for line in past.lines:
             self._snapshots.add_line(line)
@@ -341,7 +341,7 @@ class Shell:
 
     async def _read_prompts(self) -> None:
         try:
-            await self._prompts.run(self._post, note=partial(self._stepper.note, "cursors"))
+            await self._prompts.run(self._post, note=lambda at: self._stepper.note({"cursors": at}))
         except Exception as error:  # the source failed
             self._fail(error)
 

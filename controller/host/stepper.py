@@ -15,7 +15,7 @@ between loses those of one turn.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from controller.core.commands import Command, KeepSamples
@@ -130,9 +130,9 @@ class Stepper:
         """The core keeps its invariants after this event, so the run is never rewound to before it."""
         self._passed = max(number, self._passed)
 
-    def note(self, name: str, value: str) -> None:
-        """Write a fact about the run with the next turn; the last value of a name counts."""
-        self._notes[name] = value
+    def note(self, facts: Mapping[str, str]) -> None:
+        """Write facts about the run with the next turn; the last value of a name counts."""
+        self._notes |= facts
 
     def write_rest(self) -> None:
         """Write what is left of the last turn, inside a transaction whose failure ends the run."""

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -13,6 +15,7 @@ from test_whole_runs import config, left_behind
 from controller import Controller
 from controller.core.commands import ReportStep, Send
 from controller.durability.recording import Recording
+from controller.durability.release import RELEASES, here
 from controller.durability.replay import replay, turns
 from protocol.errors import ConfigError
 from protocol.messages import Train
@@ -120,11 +123,20 @@ async def test_a_run_that_was_stopped_goes_on_to_more_steps_and_then_is_set_asid
         async for step in controller.train():
             if step.policy_version == 2:
                 controller.stop("enough")
+    with closing(sqlite3.connect(tmp_path / "run" / "run.db", isolation_level=None)) as db:
+        db.execute("UPDATE facts SET value = ? WHERE name = ?", ('[[1, {"sources": "other"}]]', RELEASES))
+    told: list[str] = []
     for steps in (5, 7):
-        async with Controller(settings(tmp_path, steps=steps, ranks=1)) as controller:
+        going_on = settings(tmp_path, steps=steps, ranks=1)
+        async with Controller(going_on, on_warning=told.append) as controller:
             last = [step.policy_version async for step in controller.train()][-1]
         assert last == steps
         check_whole(tmp_path / "run", steps=steps)
+    warned = [text for text in told if "made by another release" in text]
+    assert len(warned) == 1, "only the first goes on with a run of another"
+    with Recording(tmp_path / "run") as recording:
+        first, second = recording.parts
+    assert (first.made, second.made) == ({"sources": "other"}, here())
     warnings: list[str] = []
     async with Controller(settings(tmp_path, steps=1), on_warning=warnings.append) as controller:
         assert [step.policy_version async for step in controller.train()] == [1]

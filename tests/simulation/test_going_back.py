@@ -2,11 +2,15 @@
 
 import pytest
 
+from controller.core.core import Core
 from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.workers.membership import Membership
 from controller.core.events import PeerFaulted, PromptsRead, Received
+from controller.durability.image.freezer import Freezer
+from controller.durability.image.packed import pack
 from controller.durability.recording import Recording
+from controller.durability.release import RELEASES
 from controller.durability.replay import replay
 from controller.durability.violation import BrokenInvariant, violation_of
 from controller.host.going_back import leave_word
@@ -246,6 +250,39 @@ def test_the_event_that_begins_a_run_cannot_be_left_out(tmp_path, monkeypatch):
     story.run_until_broken()
     with pytest.raises(RunError, match="An event that begins a run cannot be left out"):
         story.begin()
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_release_with_more_invariants_undoes_nothing_that_another_found_whole(
+    tmp_path, monkeypatch, is_later
+):
+    story = Story(tmp_path)
+    run = story.begin()
+    run.run(until=lambda: run.core.state.steps == 2)
+    image, number = pack(Freezer().freeze(run.core)), run.stepper.last
+    run.run(until=lambda: run.core.state.steps == 4)
+    with run.store.transaction():
+        run.stepper.write_rest()
+        run.store.put_snapshot(number, run.now, '{"sources": "other"}', image)
+        run.store.put_fact(RELEASES, '[[1, {"sources": "other"}]]')
+    run.store.close()
+    steps = 3 if is_later else 1
+    check = Core.check
+
+    def stricter(core):
+        check(core)
+        if core.state.steps >= steps:
+            raise AssertionError("more is asked for here")
+
+    monkeypatch.setattr(Core, "check", stricter)
+    if is_later:  # at most a minute of work, which no release has looked at
+        assert story.begin().core.state.steps == 2
+        return
+    with pytest.raises(
+        RunError, match=rf"more is asked .*sources other there.* whole up to event {number}\."
+    ):
+        story.begin()
+    assert not story.events()[1]
 
 
 def test_a_healed_core_of_another_release_goes_on(tmp_path, monkeypatch):

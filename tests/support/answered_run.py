@@ -1,5 +1,6 @@
 """A small run without processes: every command is answered in turn, and journaled as a shell does."""
 
+import json
 import sqlite3
 from collections import deque
 from pathlib import Path
@@ -12,11 +13,12 @@ from controller.core.core import Core
 from controller.core.events import Event, PromptsRead, Received, Started
 from controller.durability.damage import event_checksum
 from controller.durability.fingerprint import fingerprint
+from controller.durability.release import release as release_here
 from controller.durability.store import Store
 from protocol import messages
 from protocol.messages import Attach, Delta, Generated, Message
 
-RELEASE = '{"staleflow": "test"}'
+OTHER_RELEASE = '{"staleflow": "test"}'
 
 
 def execute(path: Path, statement: str, values: tuple[object, ...] = ()) -> None:
@@ -41,6 +43,7 @@ class AnsweredRun:
         import_paths: str = "[]",
         data: dict[str, object] | None = None,
         trainer: dict[str, object] | None = None,
+        release: str | None = None,
         **staleness: object,
     ) -> None:
         self.config = Config.model_validate(
@@ -59,7 +62,7 @@ class AnsweredRun:
                 "config": self.config.model_dump_json(),
                 "run_dir": run_dir,
                 "import_paths": import_paths,
-                "release": RELEASE,
+                "release": release or json.dumps(release_here()),
             }
             for name, value in facts.items():
                 self.store.put_fact(name, value)

@@ -72,7 +72,7 @@ unit/controller/check/test_check_data.py: controller/check/plugins controller/ch
 unit/controller/check/test_machine.py: controller/cli/doctor
 unit/controller/check/test_named_rewards.py: controller/config/reward_rules protocol/rewards/kinds
 unit/controller/cli/test_command_line.py: controller/cli/say
-unit/controller/cli/test_said_by_commands.py: controller/cli/looking/history controller/durability/release
+unit/controller/cli/test_said_by_commands.py: controller/cli/looking/history
 unit/controller/cluster/test_render.py: controller/cli/render
 unit/controller/config/test_config_strategies.py: controller/config/sections/staleness strategies/kinds
  strategies/views

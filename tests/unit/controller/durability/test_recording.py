@@ -18,7 +18,7 @@ from controller.durability.recording import Recording
 from controller.durability.release import release
 from controller.durability.store import SCHEMA_VERSION, Store
 from protocol.errors import RunError
-from tests.support.answered_run import AnsweredRun
+from tests.support.answered_run import OTHER_RELEASE, AnsweredRun
 from tests.support.recorded_run import record
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -103,7 +103,7 @@ def test_a_copy_with_its_log_where_nothing_can_be_written_says_what_to_do(tmp_pa
 
 
 def test_the_code_that_made_a_run_is_compared_with_the_code_here(tmp_path):
-    run = AnsweredRun(tmp_path / "run.db", steps=1)
+    run = AnsweredRun(tmp_path / "run.db", steps=1, release=OTHER_RELEASE)
     with Recording(tmp_path) as recording:
         assert "sources None there and " in recording.other_release()
     with run.store.transaction():

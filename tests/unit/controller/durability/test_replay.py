@@ -10,7 +10,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from controller.history.story import story
 from protocol.errors import RunError
-from tests.support.answered_run import AnsweredRun, execute
+from tests.support.answered_run import OTHER_RELEASE, AnsweredRun, execute
 
 
 def replayed(path):
@@ -19,7 +19,7 @@ def replayed(path):
 
 
 def test_every_command_of_a_run_is_derived_again(tmp_path, capsys):
-    run = AnsweredRun(tmp_path / "run.db", steps=4)
+    run = AnsweredRun(tmp_path / "run.db", steps=4, release=OTHER_RELEASE)
     run.to_the_end()
     verdict = replayed(tmp_path)
     assert verdict.is_equal

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from controller.cli.main import main
 from controller.config.load import change_config
-from controller.core.events import Received
+from controller.config.models import Config
+from controller.core.events import Received, Restarted
 from controller.durability import event_codec as journal
-from controller.durability.store import SCHEMA_VERSION
+from controller.durability.recording import Recording
+from controller.durability.release import RELEASES, ReleasePart, parts_with
+from controller.durability.replay import replay, verdict_in_words
+from controller.durability.store import SCHEMA_VERSION, Store
 from controller.host.resume import read_past
 from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError, RunError
-from tests.support.answered_run import AnsweredRun
+from tests.support.answered_run import OTHER_RELEASE, AnsweredRun
 
 FIRST = "def decide(view, batches):\n    return 4 - view.generating\n"
 OTHER = "def decide(view, batches):\n    return 2 - view.generating\n"
@@ -102,6 +107,74 @@ def test_a_run_of_an_older_release_is_refused_with_the_line_that_goes_on(
     begun = change_config(config, [line, "run.name=next", f"run.dir={tmp_path}"])
     assert begun.model.path == f"{tmp_path}/old/checkpoints/step_10"
     assert read_past_or_none(RunDirectory(begun), begun) is None  # a run of its own
+
+
+def that_went_on(tmp_path: Path, config: str | None = None) -> Config:
+    """A run in `old` that another release began, and this one went on with until it was killed."""
+    (tmp_path / "old").mkdir()
+    run = AnsweredRun(tmp_path / "old" / "run.db", steps=5, release=OTHER_RELEASE)
+    run.to_the_end(max_events=60)
+    event = Restarted(config or run.config.model_dump_json(), "somewhere", ())
+    run.store = Store(tmp_path / "old" / "run.db")
+    with run.store.transaction():
+        run.store.append_events(run.now, [(event, False)])
+        run.store.put_fact(RELEASES, parts_with([ReleasePart(1, {"sources": "old"})], first=61))
+    run.store.close()
+    return run.config
+
+
+def test_a_configuration_with_which_another_release_went_on_is_refused_in_one_sentence(tmp_path, capsys):
+    newer = json.dumps({"samples": {"nickname": "a key of another release"}})
+    config = that_went_on(tmp_path, newer)
+    checkpoints(tmp_path / "old", 2)
+    said = (
+        rf"The configuration with which {tmp_path}/old/run.db goes on at event 61 does not fit this release: "
+        r"samples.nickname: Extra inputs are not permitted. The run was made by another release, which reads "
+        r"it: "
+    )
+    with pytest.raises(RunError, match=f"^{said}.*run.resume={tmp_path}/old/checkpoints/step_2 and another"):
+        read_past(tmp_path / "old", config)
+    for command in (["replay"], ["story"], ["trace", "-o", str(tmp_path / "trace")]):
+        name, *more = command
+        group = ["1"] * (name == "story")
+        assert main([name, str(tmp_path / "old"), *group, *more]) == 1
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert re.match(said, line)
+
+
+def test_a_run_of_another_release_goes_on_with_a_warning_that_tells_the_two_apart(tmp_path):
+    config = that_went_on(tmp_path)
+    with Recording(tmp_path / "old") as recording:
+        assert [part.first for part in recording.parts] == [1, 61]
+        assert recording.other_release().startswith("in events 1 to 60 staleflow None there and ")
+        assert "sources old there" in recording.other_release(60)
+        assert recording.other_release(61) == ""
+        assert f"made by another release: {recording.other_release()}." in verdict_in_words(
+            replay(recording), recording
+        )
+    past = read_past(tmp_path / "old", config)
+    assert past is not None
+    assert not past.notes, "this release made the newest part of it"
+    change(tmp_path / "old" / "run.db", "DELETE FROM facts WHERE name = ?", RELEASES)
+    past = read_past(tmp_path / "old", config)
+    assert past is not None
+    (note,) = past.notes
+    assert note.startswith("The run was made by another release (staleflow test there and ")
+    assert "may not be comparable" in note
+
+
+def test_what_decides_otherwise_is_refused_with_the_release_that_decided_so(tmp_path):
+    config = that_went_on(tmp_path)
+    for number, name in ((30, "the one that made the run .*sources old there"), (61, "this release made")):
+        change(
+            tmp_path / "old" / "run.db",
+            "INSERT OR REPLACE INTO fingerprints VALUES (?, ?)",
+            number,
+            b"12345678",
+        )
+        with pytest.raises(RunError, match=f"at event {number} .* something else .*{name}"):
+            read_past(tmp_path / "old", config)
+        change(tmp_path / "old" / "run.db", "DELETE FROM fingerprints WHERE first_seq = ?", number)
 
 
 def read_past_or_none(directory: RunDirectory, config):

@@ -140,6 +140,26 @@ def test_an_event_that_nobody_has_said_ends_the_run_as_ever(tmp_path, monkeypatc
     assert run.store.faults_skipped() == 0
 
 
+def test_an_event_on_which_another_release_did_not_fail_is_not_passed_over(tmp_path, monkeypatch):
+    run, _ = make_run(tmp_path / "run.db")
+    run.run(until=lambda: run.core.state.steps == 2)
+    run.close()
+    on_scored = Scoring.on_scored
+
+    def scored(self, worker, message):
+        assert message.group != 2, "no release but this one says so"
+        on_scored(self, worker, message)
+
+    monkeypatch.setattr(Scoring, "on_scored", scored)
+    said = (
+        "The core of this release fails at event .*GroupScored.* with AssertionError: no release but this one"
+    )
+    with pytest.raises(
+        RunError, match=f"{said}.* that of the release that made the run did not .*run.resume="
+    ):
+        read_past(tmp_path, config_of(steps=4, is_local=True))
+
+
 def mined_journal(path: Path) -> int:
     """A journal whose last words kill a controller; returns the number of the one on which it fails."""
     run, _ = make_run(path, careless=1)
