@@ -18,6 +18,8 @@ from protocol.plain_text import one_line
 
 Given = Any  # whatever a program has passed
 MOST_CHARS = 80  # of an argument that is shown
+ROWS_OF_TABLES = {"to_dicts": "to_dicts()", "to_pylist": "to_pylist()", "iloc": 'to_dict("records")'}
+"""What only a table of polars, Arrow or pandas has -> how it gives its rows."""
 
 
 def refuse_other_than_config(config: Given) -> None:
@@ -57,8 +59,10 @@ def refuse_prompts(prompts: Given) -> None:
     remedy = ""
     if isinstance(prompts, str | bytes) or hasattr(prompts, "__fspath__"):
         remedy = "a file of rows is named by data.path"
+    elif call := _rows_of_table(prompts):
+        remedy = f"of a table, pass the rows, prompts.{call}"
     elif isinstance(prompts, Mapping):
-        remedy = "put a single row into a list"
+        remedy = "put a single row into a list, and of several splits pass one"
     elif hasattr(type(prompts), "__aiter__"):
         remedy = "it is read in a thread, without a loop, so `async def` cannot give the rows"
     elif hasattr(type(prompts), "__iter__") or hasattr(type(prompts), "__getitem__"):
@@ -66,6 +70,12 @@ def refuse_prompts(prompts: Given) -> None:
     elif callable(prompts):
         remedy = "call it, and pass what it returns"
     raise ConfigError(f"`prompts` is {_shown(prompts)}; {wanted}{remedy and f': {remedy}'}.")
+
+
+def _rows_of_table(prompts: Given) -> str:
+    """The call that gives the rows of a table, which itself gives columns or names; "" if it is none."""
+    calls = ROWS_OF_TABLES.items() if hasattr(prompts, "columns") else ()
+    return next((call for name, call in calls if hasattr(prompts, name)), "")
 
 
 def refuse_callbacks(**callbacks: Given) -> None:

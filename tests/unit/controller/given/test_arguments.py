@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -26,6 +27,16 @@ class Teller:
 class ByPlace:
     def __getitem__(self, place):
         return {"prompt": str(place)}
+
+
+class Frame:
+    """As of pandas: whoever goes through it gets the names of its columns."""
+
+    columns = ("prompt", "answer")
+    iloc: ClassVar[list[dict[str, str]]] = []
+
+    def __iter__(self):
+        return iter(self.columns)
 
 
 def refused(words, config=None, **given):
@@ -75,7 +86,8 @@ def test_the_rules_of_a_file_hold_for_a_configuration_that_was_none(config, word
     [
         ("rows.jsonl", r"^`prompts` is 'rows.jsonl' of type str; .*a file of rows is named by data\.path\.$"),
         (Path("rows"), r"a file of rows is named by data\.path\.$"),
-        ({"prompt": "a"}, "put a single row into a list"),
+        ({"prompt": "a"}, "put a single row into a list, and of several splits pass one"),
+        (Frame(), r"of type Frame; .*: of a table, pass the rows, prompts\.to_dict\(\"records\"\)\.$"),
         (rows, "is the function rows; .*: call it, and pass what it returns"),
         (ByPlace, "is the class ByPlace; .*: call it"),
         (rows(), "it is read in a thread"),
@@ -84,6 +96,12 @@ def test_the_rules_of_a_file_hold_for_a_configuration_that_was_none(config, word
 )
 def test_prompts_that_give_no_rows_are_refused_before_anything_starts(prompts, words):
     refused(words, prompts=prompts)
+
+
+def test_a_table_of_arrow_is_refused_with_the_call_that_gives_its_rows():
+    pyarrow = pytest.importorskip("pyarrow", reason="pip install -e '.[parquet]'")
+    table = pyarrow.table({"prompt": ["a"]})
+    refused(r"of a table, pass the rows, prompts\.to_pylist\(\)\.$", prompts=table)
 
 
 def test_whatever_gives_rows_is_taken_and_not_yet_asked():
