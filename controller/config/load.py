@@ -42,6 +42,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises: ConfigError that names every problem, each with its dotted path, its line, and accepted values.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(
+            f"The configuration is {path!r:.80}; expected the path of a YAML file, then overrides. Of a "
+            "mapping of your own, `Config.model_validate(mapping)` makes a configuration."
+        )
     given = [overrides] if isinstance(overrides, str) else [*overrides]
     if isinstance(overrides, str | Mapping) or not all(isinstance(one, str) for one in given):
         raise ConfigError(f"The overrides are {overrides!r:.80}; expected a list such as ['run.steps=20'].")

@@ -59,6 +59,13 @@ def test_overrides_that_are_no_list_of_texts_are_refused_in_one_sentence(tmp_pat
         load_config(tmp_path / "run.yaml", overrides)
 
 
+@pytest.mark.parametrize("path", [{"run": {"steps": 5}}, None])
+def test_a_configuration_that_is_no_path_is_refused_in_one_sentence(path):
+    """It was a TypeError of pathlib."""
+    with pytest.raises(ConfigError, match=r"; expected the path of a YAML file, .*`Config\.model_validate\("):
+        load_config(path)
+
+
 def test_overrides_come_last_and_are_yaml(tmp_path):
     config = load(
         tmp_path,
