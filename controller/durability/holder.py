@@ -74,9 +74,15 @@ def controller_of(run: Path) -> int | None:
 
 def in_use(run: Path, owner: int | str) -> str:
     """What to do about a run that another controller holds."""
-    return (
+    told = (
         f"{run} is in use by the controller with pid {owner}. Wait for it, stop it, or choose another "
         "run.name."
+    )
+    if (size := os.environ.get("WORLD_SIZE", "1")) == "1":
+        return told
+    return (
+        f"{told} WORLD_SIZE is {size}: if torchrun has started this program {size} times, start it once, by "
+        "`python`; trainer.ranks makes the ranks."
     )
 
 

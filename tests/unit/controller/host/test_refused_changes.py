@@ -105,6 +105,16 @@ def test_a_run_that_another_controller_holds_is_said_to_be_in_use(tmp_path, resu
     )
 
 
+def test_copies_that_torchrun_has_started_hear_that_one_is_enough(tmp_path, monkeypatch):
+    """They heard only that the run is in use, by one another."""
+    config = change_config(Config(), [f"run.dir={tmp_path}", "run.name=run"])
+    lock_of(tmp_path / "run").write_text(mark())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    told = why_refused(config)
+    assert told is not None
+    assert "WORLD_SIZE is 2: if torchrun has started this program 2 times, start it once, by `python`" in told
+
+
 def test_the_command_ends_with_it_and_its_exit_code(tmp_path, capsys):
     config = half(tmp_path)
     file = tmp_path / "run.yaml"
