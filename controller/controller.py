@@ -37,6 +37,7 @@ from controller.host.offline.offline_evaluation import Evaluee
 from controller.host.offline.offline_evaluation import evaluate as evaluate_rows
 from controller.host.shell import Shell
 from controller.view.exports.beside import exports_beside
+from controller.view.orders import give
 from protocol.errors import ConfigError
 from protocol.importing import being_imported
 from protocol.plain_text import one_line, plain
@@ -208,6 +209,17 @@ class Controller:
         text = _why_stopped(reason)  # the journal refuses what is no text
         if not self._run.done():
             self._run.get_loop().call_soon_threadsafe(lambda: self._of_run.run(request_stop, text))
+
+    async def control(self, action: str, argument: str = "", *, why: str = "") -> str:
+        """Give an order as `launch.py control` does, and return the answer: `control("set", "samples.mb=8")`.
+
+        Raises: ConfigError if it is refused; NoAnswer; RuntimeError if the run has not begun, or is over.
+        """
+        shell = self._entered("control()")
+        assert self._run is not None, "it was entered"
+        if self._run.done():
+            raise RuntimeError("The run is over, and nobody obeys orders. Expected them before its end.")
+        return await give(str(shell.directory.path), action, argument, why)
 
     @property
     def has_begun(self) -> bool:

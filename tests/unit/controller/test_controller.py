@@ -166,7 +166,7 @@ def test_an_agent_that_no_worker_could_import_is_refused(tmp_path):
 
 def test_the_document_prints_the_example_that_is_run_and_names_all_that_there_is():
     text = (ROOT / "docs" / "embedding.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    code, *_ = re.findall(r"```python\n(.*?)```", text, re.S)
     assert code in (ROOT / "examples" / "embedded.py").read_text()
     arguments = list(inspect.signature(Controller).parameters)
     public = [name for name, value in vars(Controller).items() if not name.startswith("_")]
