@@ -82,6 +82,8 @@ class RowStream:
 class Parquet:
     """One or more Parquet files as a table."""
 
+    is_padded = True
+
     def __init__(self, paths: list[str]) -> None:
         """Read the metadata. Raises: ConfigError."""
         import pyarrow  # an extra

@@ -57,10 +57,6 @@ class PromptSource:
         self._unusable = 0  # rows in a row that were left out
         self._data = config.data
         self._seed = config.run.seed
-        self._shape = RowShape(
-            config.data, source=name, is_supervised=config.trainer.is_supervised,
-            is_for_agent=config.agent.is_on,
-        )  # fmt: skip
         self._table: Table | None = None
         self._is_beginning = most is not None  # only the first rows are indexed
         self._given = self._unfiltered = self._filtered = 0  # rows so far; the last: in a row
@@ -72,6 +68,10 @@ class PromptSource:
         else:
             self._table = self._open(most)
             self._rows = self._follow_table(self._table)
+        self._shape = RowShape(
+            config.data, source=name, is_supervised=config.trainer.is_supervised,
+            is_for_agent=config.agent.is_on, is_padded=self._table is not None and self._table.is_padded,
+        )  # fmt: skip
 
     def read(self, count: int) -> list[bytes]:
         """The next rows as JSON objects in UTF-8, at most `count`; fewer only at the end.

@@ -16,6 +16,8 @@ from protocol.errors import ConfigError
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWN_CHARS = 80
+OF_TEMPLATES = ("prompt", "messages", "response", "tools")
+"""Columns that chat templates write, with what is inside them."""
 ENDS_WITH_AN_ANSWER = (
     "expected a conversation that ends with an answer of the assistant, which is what is trained on"
 )
@@ -36,14 +38,16 @@ class RowShape:
         source: str = "",
         is_supervised: bool = False,
         is_for_agent: bool = False,
+        is_padded: bool = False,
     ) -> None:
         """`source`: written into the column of this name, unless empty.
 
         `is_supervised`: a row has a `response` too; `is_for_agent`: a row needs no `prompt`, since an agent
-        makes its own from any row.
+        makes its own from any row; `is_padded`: null in a conversation or a tool stands for a key that a
+        mapping lacks (`Table.is_padded`).
         """
         self._settings = settings
-        self._is_for_agent = is_for_agent
+        self._is_for_agent, self._is_padded = is_for_agent, is_padded
         self._source, self._is_supervised = source, is_supervised
         self._of_template = template_columns(settings.prompt)
 
@@ -59,6 +63,8 @@ class RowShape:
                 "`prompt` column."
             )
         kept = self._renamed(place, row)
+        if self._is_padded:
+            kept.update({name: _unpadded(kept[name]) for name in OF_TEMPLATES if name in kept})
         if not all(_column(place, kept, name, "where") in some for name, some in settings.where.items()):
             return None
         if settings.prompt:
@@ -146,6 +152,14 @@ def inside(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
         return (row[name],)
     outer, dot, inner = name.partition(".")
     return inside(row[outer], inner) if dot and isinstance(row.get(outer), Mapping) else ()
+
+
+def _unpadded(value: Any) -> Any:
+    """The value without nulls for keys that a mapping lacks, but for the content of a message."""
+    if isinstance(value, Mapping):
+        kept = {name: part for name, part in value.items() if part is not None or name == "content"}
+        return {name: _unpadded(part) for name, part in kept.items()}
+    return [*map(_unpadded, value)] if isinstance(value, list) else value
 
 
 def _check_prompt(place: str, kept: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from protocol.errors import ConfigError
 class SavedDataset(Rows):
     """A `datasets.Dataset` as a table."""
 
+    is_padded = True
+
     def __init__(self, dataset: Any, path: str) -> None:
         self._dataset, self._path = dataset, path
 

@@ -18,6 +18,11 @@ Seed = Sequence[int] | None  # None: rows come in the order of the file
 class Table(Protocol):
     """Rows that can be read repeatedly, from any position."""
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether mappings within a column all have the same keys: null for those that one lacks."""
+        ...
+
     def __len__(self) -> int: ...
 
     def walk(self, start: int, seed: Seed) -> Iterator[Found]:
@@ -34,6 +39,8 @@ class Table(Protocol):
 
 class Rows(ABC):
     """A table with fast access to any row: a shuffled pass is one permutation of all rows."""
+
+    is_padded = False
 
     @abstractmethod
     def __len__(self) -> int: ...

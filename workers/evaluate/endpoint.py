@@ -20,7 +20,7 @@ from workers.evaluate.checkpoint import environment_seed, worth
 from workers.evaluate.played import Lost, Played
 from workers.evaluate.told_conversations import ToldConversations
 from workers.reward.chat_requests import NoAddress, Trouble, ask, client
-from workers.reward.worker import template_arguments
+from workers.reward.chat_rows import template_arguments
 
 RETRIES = 5
 BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0

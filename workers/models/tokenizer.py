@@ -17,6 +17,8 @@ from protocol.errors import ConfigError
 
 TOOLS = "tools"
 """In the place of a role: the tools that the policy is offered."""
+CALLS = "tool_calls"
+"""In the place of a role: the tool calls of the assistant."""
 ID = "aaaaaaaaa"  # of made-up conversations, as the next three
 USER = {"role": "user", "content": "question"}
 CALL = {"id": ID, "type": "function", "function": {"name": "call", "arguments": "{}"}}
@@ -101,7 +103,7 @@ def unused_mark(texts: Iterable[str]) -> str:
 
 
 def is_written(what: str, write: Write, text: str) -> bool:
-    """Whether the template writes the content of messages of a role, or `TOOLS`.
+    """Whether the template writes the content of messages of a role, or `TOOLS`, or `CALLS`.
 
     `text`: one that is not in the template.
     """
@@ -113,6 +115,9 @@ def is_written(what: str, write: Write, text: str) -> bool:
             talk = [USER, CALLED, said | {"tool_call_id": ID, "name": "call"}]
         case "user":
             talk = [said]
+        case "tool_calls":
+            function = {"name": text, "arguments": {text: text}}
+            talk = [USER, CALLED | {CALLS: [CALL | {"function": function}]}]
         case "assistant":
             talk = [USER, said, USER]
         case _:

@@ -8,8 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, assert_never, cast
 
@@ -34,14 +33,9 @@ from protocol.plain_text import begin_and_end, begin_of
 from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
-from workers.models.tokenizer import (
-    load_tokenizer,
-    stop_tokens_of,
-    tokenizer_writes,
-    with_all_written,
-    with_joined_parts,
-)
+from workers.models.tokenizer import load_tokenizer, stop_tokens_of
 from workers.reward.begun_answers import opening
+from workers.reward.chat_rows import rendered, template_arguments
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -274,7 +268,7 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int, is_supervised:
     elif isinstance(prompt, list):
         _, wanted = template_arguments(row)
         how = {"add_generation_prompt": True} if is_supervised else opening(prompt, wanted)
-        ids = prompt and _rendered(tokenizer, row, prompt, **how)
+        ids = prompt and rendered(tokenizer, row, prompt, **how)
     else:
         raise ValueError(
             f"`prompt` is {type(prompt).__name__}; expected a string or a list of chat messages. Map the "
@@ -298,34 +292,6 @@ def _refuse_too_long(what: str, said: object, limit: int) -> None:
             f"The {what} has {chars:,} characters, which are too many for {limit} tokens, whatever the "
             f"tokenizer; expected no more tokens than `rollout.max_{what}_tokens`. Raise it or drop the row."
         )
-
-
-def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: Any) -> list[int]:
-    """Chat messages as token ids, with the row's `tools` and `chat_template_kwargs`.
-
-    Raises: ValueError with a message for the user; whatever the chat template raises.
-    """
-    tools, wanted = template_arguments(row)
-    if tools:
-        wanted = {**wanted, "tools": tools}
-    talk = with_joined_parts(talk)
-    if tokenizer.chat_template and all(isinstance(said, dict) and "role" in said for said in talk):
-        writes, other = partial(tokenizer_writes, tokenizer), "or say it in a message of another role"
-        talk = [*with_all_written(talk, writes, otherwise=other)]
-    return tokenizer.apply_chat_template(talk, **{**wanted, **how, "tokenize": True, "return_dict": False})
-
-
-def template_arguments(row: Mapping[str, Any]) -> tuple[list[Any] | None, dict[str, Any]]:
-    """The `tools` and `chat_template_kwargs` of a row. Raises: ValueError if they are malformed."""
-    tools, wanted = row.get("tools"), row.get("chat_template_kwargs") or {}
-    if isinstance(tools, str) and tools.startswith("["):  # as some data sets have them
-        tools = json.loads(tools)
-    if not isinstance(wanted, dict) or not (tools is None or isinstance(tools, list)):
-        raise ValueError(
-            "`tools` is no list of schemas, or `chat_template_kwargs` no mapping. Give them so, or give "
-            "these columns other names with `data.columns`."
-        )
-    return tools, wanted
 
 
 def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
@@ -359,7 +325,7 @@ def encode_response(
     if isinstance(answer, str):
         answer = {"role": "assistant", "content": answer}
     if isinstance(row["prompt"], list) and row.get("prompt_ids") is None:
-        whole = _rendered(tokenizer, row, [*row["prompt"], answer])
+        whole = rendered(tokenizer, row, [*row["prompt"], answer])
         if whole[: len(prompt_ids)] != prompt_ids:
             raise ValueError(
                 "The chat template renders the prompt otherwise when an answer follows it, so that it cannot "

@@ -272,3 +272,35 @@ def test_a_link_to_nothing_in_a_folder_is_named(tmp_path):
     (tmp_path / "b.jsonl").symlink_to("gone.jsonl")
     with pytest.raises(ConfigError, match=r"cannot be read: .*/b\.jsonl: No such file or directory"):
         PromptSource(config(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl"])
+def test_keys_that_a_call_or_a_tool_lacks_are_no_nulls_of_it(tmp_path, name):
+    """A column of Parquet has the keys of all its rows in each: a policy would learn them as null."""
+    pa = pytest.importorskip("pyarrow", reason="pip install -e '.[parquet]'")
+    from pyarrow import parquet as pq
+
+    def row(**arguments: object) -> dict[str, object]:
+        calls = [{"function": {"name": "look", "arguments": arguments}}]
+        schema = {"name": "look", "parameters": {key: {"type": "string"} for key in arguments}}
+        talk = [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+        ]
+        return {"messages": talk, "tools": [schema], "answer": arguments}
+
+    rows, path = [row(city="Rome"), row(day="Monday"), row(city="Bonn", day=None)], tmp_path / name
+    if name == "rows.jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    supervised = Config.model_validate(
+        {"data": {"path": str(path), "shuffle": False}, "trainer": {"algorithm": "sft"}}
+    )
+    found = [json.loads(row) for row in PromptSource(supervised).read(3)]
+    told = [row["response"]["tool_calls"][0]["function"]["arguments"] for row in found]
+    genuine = {} if name == "rows.parquet" else {"day": None}  # which Parquet cannot tell from a missing key
+    assert told == [{"city": "Rome"}, {"day": "Monday"}, {"city": "Bonn", **genuine}]
+    assert [[*row["tools"][0]["parameters"]] for row in found] == [["city"], ["day"], ["city", "day"]]
+    if name == "rows.parquet":
+        assert found[0]["answer"] == {"city": "Rome", "day": None}  # columns of the reward stay as they are
