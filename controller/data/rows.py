@@ -232,7 +232,8 @@ def no_text(row: Mapping[str, object]) -> str | None:
 def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
     """The row with `prompt` and `response`; a conversation in `messages` is split before its last answer.
 
-    `response` is text, or the answer's whole message where that has more than its text.
+    `response` is text, or the answer's whole message where that has more than its text; in a row it may be a
+    list of that message alone.
     """
     talk = row.get("messages")
     if isinstance(talk, list) and _is_prompt(talk):
@@ -241,11 +242,18 @@ def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
     if talk in (None, []) and "messages" in row and "response" not in row:
         raise UnusableRow(f"{place} has {talk!r} as `messages`; {ENDS_WITH_AN_ANSWER}.")
     if "response" not in row:
-        raise ConfigError(
-            f"{place} has columns {sorted(map(str, row))}; expected a `response`, which `trainer.algorithm: "
-            f"sft` trains on. {NAME_THE_ANSWER}"
-        )
-    _check_answer(place, row["response"], "`response`", hint=f" {NAME_THE_ANSWER}")
+        columns = sorted(map(str, row))
+        was = f"columns {columns}; expected a `response`, which `trainer.algorithm: sft` trains on"
+        if "messages" in row:
+            was = (
+                f"{str(talk)[:SHOWN_CHARS]!r} as `messages`; expected a list of messages, each with `role` "
+                "and `content`, or a `response` beside a `prompt`"
+            )
+        raise ConfigError(f"{place} has {was}. {NAME_THE_ANSWER}")
+    said, prompt = row["response"], row.get("prompt")
+    if isinstance(said, list) and isinstance(prompt, list) and len(said) == 1 and _is_prompt(prompt + said):
+        return row | {"response": _last_answer(place, prompt + said)}  # as TRL's `completion`
+    _check_answer(place, said, "`response`", hint=f" {NAME_THE_ANSWER}")
     return row
 
 
@@ -258,10 +266,17 @@ def _last_answer(place: str, talk: list[Any]) -> str | dict[str, Any]:
         roles = ", ".join(message["role"] for message in talk)
         raise UnusableRow(f"{place} has `messages` of {roles}; {ENDS_WITH_AN_ANSWER}.")
     answer = {name: value for name, value in talk[-1].items() if value not in (None, [], {})}
-    answer.setdefault("content", "")
+    answer["content"] = _joined(answer.get("content", ""))
     if answer["content"] or not answer.get("tool_calls"):
         _check_answer(place, answer["content"], "the content of the last of its `messages`")
     return answer if answer.keys() - {"role", "content"} else answer["content"]
+
+
+def _joined(content: object) -> object:
+    """The text of a content that is a list of text parts; any other content as it is."""
+    parts: list[Any] = content if isinstance(content, list) else []
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    return "".join(texts) if texts and all(isinstance(text, str) for text in texts) else content
 
 
 def _check_answer(place: str, said: object, name: str, *, hint: str = "") -> None:

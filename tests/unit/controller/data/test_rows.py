@@ -180,3 +180,29 @@ def test_the_last_message_of_a_conversation_keeps_what_it_has():
     assert example({"messages": [QUESTION, {"role": "assistant", "content": "a", **nothing}]})[1] == "a"
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
     assert example({"messages": [QUESTION, {**call, "content": None}]})[1] == {**call, "content": ""}
+
+
+def test_an_answer_of_text_parts_is_their_text():
+    """As data sets for several kinds of models have all their messages."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert example({"messages": [QUESTION, {"role": "assistant", "content": parts}]}) == ([QUESTION], "ab")
+    image = {"role": "assistant", "content": [{"type": "image", "url": "a"}]}
+    with pytest.raises(ConfigError, match="expected text, not empty"):
+        example({"messages": [QUESTION, image]})
+
+
+def test_a_response_may_be_a_message_as_trl_has_its_completions():
+    answer = {"role": "assistant", "content": "a"}
+    assert example({"prompt": [QUESTION], "response": [answer]}) == ([QUESTION], "a")
+    thought = answer | {"reasoning_content": "r"}
+    assert example({"prompt": [QUESTION], "response": [thought]}) == ([QUESTION], thought)
+    with pytest.raises(UnusableRow, match="of user, user; expected a conversation that ends with an answer"):
+        example({"prompt": [QUESTION], "response": [QUESTION]})
+
+
+@pytest.mark.parametrize(
+    "talk", [[{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}], '[{"role": "user"}]']
+)
+def test_messages_that_are_none_are_named_with_what_is_expected(talk):
+    with pytest.raises(ConfigError, match="as `messages`; expected a list of messages, each with `role`"):
+        example({"messages": talk})
