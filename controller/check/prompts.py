@@ -76,7 +76,7 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
         "is_supervised": config.trainer.is_supervised and sample.is_trained,
     }
     try:
-        problem, refused, endless = ask("workers.reward.try_prompts", question, limit_s=ENCODE_S)
+        problem, refused, endless, unheard = ask("workers.reward.try_prompts", question, limit_s=ENCODE_S)
     except Unanswered as error:
         text = f"the process that was to load the tokenizer in {directory} {error}."
         yield "error", "model.path", text
@@ -92,6 +92,8 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
             yield "note", key, f"{some} of {many}, and left out; the first because: {reason}"
         else:
             yield "error", key, f"all of {many}, the first because: {reason}"
+    of_rows = f"of the first {len(sample.rows)} rows of {sample.path}, "
+    if unheard is not None and not config.agent.is_on:  # an agent names its tools itself
+        yield "note", "model.path", f"{of_rows}{unheard}"
     if endless is not None:
-        of_rows = f"of the first {len(sample.rows)} rows of {sample.path}, "
         yield "note", "model.path", f"{of_rows if question['is_supervised'] else ''}{endless}"

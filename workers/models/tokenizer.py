@@ -19,6 +19,8 @@ TOOLS = "tools"
 """In the place of a role: the tools that the policy is offered."""
 CALLS = "tool_calls"
 """In the place of a role: the tool calls of the assistant."""
+REASONING = "reasoning_content"
+"""In the place of a role: what the assistant has thought before its answer."""
 ID = "aaaaaaaaa"  # of made-up conversations, as the next three
 USER = {"role": "user", "content": "question"}
 CALL = {"id": ID, "type": "function", "function": {"name": "call", "arguments": "{}"}}
@@ -103,7 +105,7 @@ def unused_mark(texts: Iterable[str]) -> str:
 
 
 def is_written(what: str, write: Write, text: str) -> bool:
-    """Whether the template writes the content of messages of a role, or `TOOLS`, or `CALLS`.
+    """Whether the template writes the content of messages of a role, or `TOOLS`, `CALLS` or `REASONING`.
 
     `text`: one that is not in the template.
     """
@@ -118,6 +120,8 @@ def is_written(what: str, write: Write, text: str) -> bool:
         case "tool_calls":
             function = {"name": text, "arguments": {text: text}}
             talk = [USER, CALLED | {CALLS: [CALL | {"function": function}]}]
+        case "reasoning_content":
+            talk = [USER, {"role": "assistant", "content": "answer", REASONING: text}]
         case "assistant":
             talk = [USER, said, USER]
         case _:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from workers.models.tokenizer import CALLS, tokenizer_writes, with_all_written, with_joined_parts
+from workers.models.tokenizer import (
+    CALLS,
+    REASONING,
+    TOOLS,
+    tokenizer_writes,
+    with_all_written,
+    with_joined_parts,
+)
 
 
 def rendered(tokenizer: Any, row: Mapping[str, Any], talk: Sequence[Any], **how: Any) -> list[int]:
@@ -42,6 +49,25 @@ def rendered(tokenizer: Any, row: Mapping[str, Any], talk: Sequence[Any], **how:
             return tokenizer.apply_chat_template(written, **how)
         except Exception:
             raise error from None
+
+
+def why_unheard(tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """What these rows have and the chat template does not write; None if that is nothing."""
+    if not tokenizer.chat_template:
+        return None
+    talks = [row for row in rows if isinstance(row.get("prompt"), list) and row.get("prompt_ids") is None]
+    answers = [row["response"] for row in talks if isinstance(row.get("response"), dict)]
+    counts = {TOOLS: sum(map(bool, (row.get(TOOLS) for row in talks)))}
+    counts[REASONING] = sum(map(bool, (answer.get(REASONING) for answer in answers)))
+    told = {TOOLS: "the policy does not learn of them", REASONING: "it is not trained"}
+    lost = [name for name, count in counts.items() if count and not tokenizer_writes(tokenizer, name)]
+    if not lost:
+        return None
+    each = "; ".join(
+        f"{counts[name]} have `{name}`, which the chat template leaves out, so that {told[name]}"
+        for name in lost
+    )
+    return f"{each}. Give the tokenizer a chat template that writes it, or leave it out of the data."
 
 
 def template_arguments(row: Mapping[str, Any]) -> tuple[list[Any] | None, dict[str, Any]]:

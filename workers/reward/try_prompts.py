@@ -9,6 +9,7 @@ from protocol.errors import ConfigError
 from protocol.importing import hide_torch
 from protocol.model_files import vocabulary_of
 from workers.models.tokenizer import load_tokenizer, stop_tokens_of
+from workers.reward.chat_rows import why_unheard
 from workers.reward.worker import check_vocabulary, encode_prompt, encode_response, why_endless
 
 
@@ -17,13 +18,17 @@ def prepare_process() -> None:
     hide_torch()
 
 
-def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str], str | None]:
-    """(why there is no tokenizer, the reason for each row that is refused, why no response has an end)."""
+def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str], str | None, str | None]:
+    """What is wrong with a model and rows.
+
+    Why there is no tokenizer; the reason for each row that is refused; why no response has an end; what the
+    chat template leaves out.
+    """
     try:
         tokenizer = load_tokenizer(question["model"])
         stops = stop_tokens_of(question["model"], tokenizer)
     except ConfigError as error:
-        return " ".join(str(error).split()), [], None
+        return " ".join(str(error).split()), [], None, None
     refused, responses = [], []
     is_supervised, vocabulary = question["is_supervised"], vocabulary_of(Path(question["model"]))
     longest, most = question["max_prompt_tokens"], question["max_response_tokens"]
@@ -38,4 +43,5 @@ def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str], str | No
             check_vocabulary([*ids, *answer], vocabulary)
         except Exception as error:  # tokenizers and chat templates raise whatever they like
             refused.append(str(error))
-    return None, refused, why_endless(tokenizer, responses, stops)
+    unheard = why_unheard(tokenizer, question["rows"])
+    return None, refused, why_endless(tokenizer, responses, stops), unheard

@@ -35,7 +35,7 @@ from protocol.settings import WorkerSettings
 from workers.link.link import Link
 from workers.models.tokenizer import load_tokenizer, stop_tokens_of
 from workers.reward.begun_answers import opening
-from workers.reward.chat_rows import rendered, template_arguments
+from workers.reward.chat_rows import rendered, template_arguments, why_unheard
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -73,7 +73,7 @@ class RewardWorker:
         self._wake: Callable[[], None] = lambda: None  # wakes the loop that serves, once there is one
         self._vocabulary = vocabulary_of(Path(model_directory))
         self._stops: frozenset[int] = frozenset()  # of the engines, for supervised training
-        self._has_seen_responses = False
+        self._has_seen_rows = self._has_seen_responses = False
 
     def _mix(
         self, rewards: Sequence[NamedReward], place: Place, field: str = "reward.function"
@@ -168,6 +168,10 @@ class RewardWorker:
                 encoded.append((group, *counts))
                 buffers.append(np.asarray(ids, dtype="<i4").tobytes())
                 responses += [ids[-counts[-1] :]] if is_supervised else []
+        if not self._has_seen_rows:
+            self._has_seen_rows = True
+            if problem := why_unheard(self._tokenizer, [json.loads(frame) for frame in frames]):
+                logger.warning("Of the first %d rows, %s", len(frames), problem)
         if responses and not self._has_seen_responses:
             self._has_seen_responses = True
             if problem := why_endless(self._tokenizer, responses, self._stops):

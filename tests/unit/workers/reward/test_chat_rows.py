@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.support.chat_tokenizer import make_tokenizer
+from workers.reward.chat_rows import why_unheard
 from workers.reward.worker import encode_prompt, encode_response
 
 USER = {"role": "user", "content": "Rain?"}
@@ -71,3 +72,16 @@ def test_keys_without_a_value_are_left_out_of_messages():
 def test_calls_that_are_no_list_of_mappings_are_refused_in_words():
     with pytest.raises(ValueError, match=r"Message 1 has the tool calls .*expected a list of mappings"):
         encoded([USER, {"role": "assistant", "content": "", "tool_calls": '[{"function": {}}]'}, USER], "No.")
+
+
+def test_it_is_said_of_tools_and_reasoning_that_the_template_leaves_them_out():
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+    thought = {"role": "assistant", "content": "No.", "reasoning_content": "It is dry."}
+    rows = [{"prompt": [USER], "tools": tools}, {"prompt": [USER], "response": thought}, {"prompt": [USER]}]
+    assert why_unheard(make_tokenizer(), rows) is None
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = BARE
+    said = why_unheard(tokenizer, rows) or ""
+    assert "1 have `tools`, which the chat template leaves out" in said
+    assert "1 have `reasoning_content`, which the chat template leaves out, so that it is not trained" in said
+    assert why_unheard(tokenizer, [{"prompt": "Rain?", "tools": tools}, rows[2]]) is None

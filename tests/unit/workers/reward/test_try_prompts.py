@@ -32,3 +32,13 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_found(model):
     sample.rows.pop()
     [(level, key, _)] = remarks()
     assert (level, key) == ("error", "model.path")
+
+
+def test_tools_that_the_chat_template_leaves_out_are_noted(model):
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    row = {"prompt": [{"role": "user", "content": "1+1"}], "tools": tools}
+    sample = Sample("data", "rows.jsonl", {}, rows=[row])
+    found = [*prompt_remarks(Config(), [sample], model, is_thorough=True)]
+    text = "of the first 1 rows of rows.jsonl, 1 have `tools`, which the chat template leaves out"
+    assert [(level, key) for level, key, said in found if said.startswith(text)] == [("note", "model.path")]
