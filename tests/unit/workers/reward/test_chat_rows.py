@@ -85,3 +85,9 @@ def test_it_is_said_of_tools_and_reasoning_that_the_template_leaves_them_out():
     assert "1 have `tools`, which the chat template leaves out" in said
     assert "1 have `reasoning_content`, which the chat template leaves out, so that it is not trained" in said
     assert why_unheard(tokenizer, [{"prompt": "Rain?", "tools": tools}, rows[2]]) is None
+
+
+def test_a_template_that_fails_on_a_made_up_conversation_is_no_fault_of_the_worker():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{{ 1 // (messages | length - 1) }}"
+    assert why_unheard(tokenizer, [{"prompt": [USER], "tools": [{"type": "function"}]}]) is None
