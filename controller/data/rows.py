@@ -272,10 +272,10 @@ def _last_answer(place: str, talk: list[Any]) -> str | dict[str, Any]:
     return answer if answer.keys() - {"role", "content"} else answer["content"]
 
 
-def _joined(content: object) -> object:
+def _joined(content: Any) -> Any:
     """The text of a content that is a list of text parts; any other content as it is."""
     parts: list[Any] = content if isinstance(content, list) else []
-    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     return "".join(texts) if texts and all(isinstance(text, str) for text in texts) else content
 
 
