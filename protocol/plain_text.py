@@ -30,6 +30,11 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def sentence(text: str) -> str:
+    """The text with a full stop, so that another sentence may follow it."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def is_plain_line(text: str) -> bool:
     """Whether the text is one line without control characters."""
     return _IN_NAME.search(text) is None

@@ -15,6 +15,7 @@ from controller.core.state.registry import Instance, Worker
 from controller.core.state.views.admission import admitted
 from controller.core.state.views.instances import takes_work
 from controller.core.waiting_for import environment_in_words, working_on
+from protocol.plain_text import sentence
 from strategies.kinds import STRATEGIES
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def watch(core: "Core") -> bool:
         return False
     limit_s = state.config.controller.stuck_s
     text = f"Nothing can happen any more for {limit_s:g} s (controller.stuck_s): {found.text}."
-    state.ending = f"{state.ending} {text}" if state.ending else text
+    state.ending = f"{sentence(state.ending)} {text}" if state.ending else text
     state.ending_is_success = False
     return True
 

@@ -11,6 +11,7 @@ from controller.core.effects import recall, turns
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.core.state.run_state import RunState
 from protocol.messages import Abort, Close, Role
+from protocol.plain_text import sentence
 
 if TYPE_CHECKING:
     from controller.core.core import Core
@@ -53,7 +54,7 @@ def wind_up(core: "Core") -> None:
         if core.training.is_unsaved:
             reason = "The trainer was lost before the last of them was saved; the same command goes on."
             said = filter(None, (state.ending, reason, core.membership.why_vacant("trainer")))
-            state.ending, state.ending_is_success = " ".join(said), False
+            state.ending, state.ending_is_success = " ".join(map(sentence, said)), False
     if is_evaluating and core.evaluation.holds_up_the_end:
         return
     state.finished = True
@@ -69,10 +70,11 @@ def _await_trainer(core: "Core") -> None:
     if not core.training.is_unsaved and (_is_at_hand(core) or not core.evaluation.holds_up_the_end):
         return
     what = "saved" if core.training.is_unsaved else "evaluated"
+    assert core.state.ending is not None, "it is about to end"
     core.state.warn_once(
         f"end {core.state.epoch}",
-        f"{core.state.ending} Version {steps} is not {what}, and the trainer is gone: the run waits "
-        f"{core.state.config.limits.end_s:g} s for another one (limits.end_s). A second Ctrl-C ends it "
+        f"{sentence(core.state.ending)} Version {steps} is not {what}, and the trainer is gone: the run "
+        f"waits {core.state.config.limits.end_s:g} s for another one (limits.end_s). A second Ctrl-C ends it "
         "now; the same command goes on with it in any case.",
     )
     core.state.is_trainer_given_up = not core.limits.await_end()

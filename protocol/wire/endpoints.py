@@ -13,6 +13,7 @@ import socket
 from pathlib import Path
 
 from protocol.errors import ConfigError, NoAnswer
+from protocol.plain_text import sentence
 
 UNIX_PATH_BYTES = 107
 WITHOUT_KEYS = (
@@ -116,7 +117,7 @@ def _how_it_ended(run: Path) -> str | None:
         reason = str(json.loads((run / "summary.json").read_text())["reason"]).splitlines()[0]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
+    return sentence(reason)
 
 
 def _check_unix_path(path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_trainer_that_cannot_come_back_before_it_has_saved_fails_the_run():
     run.do(WorkerExited("trainer", "trainer", -9, ""))
     (finish,) = [command for command in run.commands if isinstance(command, Finish)]
     assert not finish.is_success
-    assert finish.reason.startswith("enough The trainer was lost before the last of them was saved")
+    assert finish.reason.startswith("enough. The trainer was lost before the last of them was saved")
 
 
 def test_the_reason_says_why_a_trainer_of_ours_could_not_save():
@@ -106,7 +106,7 @@ def test_the_reason_says_why_a_trainer_of_ours_could_not_save():
     run.do(WorkerExited("trainer", "trainer", 1, ""))
     assert run.core.state.finished
     reason = run.core.summary()["reason"]
-    assert reason.startswith("enough The trainer was lost before the last of them was saved")
+    assert reason.startswith("enough. The trainer was lost before the last of them was saved")
     assert reason.endswith("goes on. The checkpoint could not be written: the disk is full.")
 
 
@@ -126,7 +126,7 @@ def test_a_trainer_from_outside_is_awaited_and_the_reason_says_how_long():
     run.do(StopRequested("enough"))
     assert not run.core.state.finished
     (text,) = [command.text for command in run.commands if isinstance(command, Warn)]
-    assert "Version 1 is not saved" in text
+    assert ". Version 1 is not saved" in text
     assert "77 s for another one (limits.end_s)" in text
     run.attach("second", "trainer")
     assert not run.core.state.finished
