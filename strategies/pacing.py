@@ -107,7 +107,7 @@ def is_tail_bound(pace: Pace, before: bool) -> bool:
 
     Unchanged (`before`) if it waits for neither.
     """
-    return pace.late > pace.starved if max(pace.starved, pace.late) > STARVED else before
+    return pace.late > pace.starved if max(pace.starved, pace.late) > LATE else before
 
 
 def hold_s(pace: Pace, *, evenness: float, window: int) -> float:
@@ -137,7 +137,8 @@ def elasticity(views: Iterable[InstanceView]) -> float:
 
 GROW, SHRINK = 0.2, 0.03  # of a batch, at each train step: a missing place costs speed, a spare one age
 DRIFT = 0.01  # where the trainer does not wait the cap falls by this, to be as small as possible
-STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
+STARVED = 0.02  # share of a step that the trainer may wait for groups before the cap grows
+LATE = 0.05  # share of a step that it may wait at all before stragglers and mu count
 LEAST_ELASTICITY = 0.1
 MOST_WAITING = 0.8  # share of waiting that counts: the cap grows by at most a batch a step
 LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next
@@ -166,7 +167,7 @@ def next_cap(
     if starved > STARVED and elasticity > LEAST_ELASTICITY and gain >= objective.least_gain:
         step = GROW / (1 - min(waiting, MOST_WAITING))  # only this share of a place is at an instance
     else:
-        step = -SHRINK if late > STARVED else -DRIFT
+        step = -SHRINK if late > LATE else -DRIFT
     window = view.max_staleness + 1.0
     least, most = min(LEAST_BATCHES, window), min(objective.most_batches, window)
     return min(most * places, max(least * places, view.cap + step * places))
@@ -186,6 +187,6 @@ def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float
     are kept back: the trainer would wait for these. It rises again while the trainer waits for stragglers,
     which crowded instances slow down.
     """
-    if gated > GATED or starved > max(late, STARVED) or long_share > MANY_LONG:
+    if gated > GATED or starved > max(late, LATE) or long_share > MANY_LONG:
         return max(0.0, round(mu - MU_STEP, 9))
-    return min(most, round(mu + MU_STEP, 9)) if late > STARVED else mu
+    return min(most, round(mu + MU_STEP, 9)) if late > LATE else mu

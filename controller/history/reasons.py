@@ -222,8 +222,8 @@ def of_pacing(adapt: Adaptation, step: StepView) -> Reasons | None:
             return Reasons(
                 f"Of a step the trainer waits {step.pace.starved:.0%} for groups, with which the cap grows "
                 f"beyond {pacing.STARVED:.0%} where more of them would generate more, and "
-                f"{step.pace.late:.0%} for stragglers, with which it shrinks faster beyond that; they were "
-                f"{step.admission.cap:.1f} groups and mu {step.mu:g}."
+                f"{step.pace.late:.0%} for stragglers, with which it shrinks faster beyond "
+                f"{pacing.LATE:.0%}; they were {step.admission.cap:.1f} groups and mu {step.mu:g}."
             )
         case _:
             return None

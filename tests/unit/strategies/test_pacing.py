@@ -116,6 +116,13 @@ def test_the_cap_grows_while_groups_are_wanted_and_shrinks_while_stragglers_are_
     assert next_cap(view._replace(cap=32.0), starved=0.9, late=0.0, elasticity=1.0) == 32.0
 
 
+def test_a_trainer_that_waits_for_groups_for_a_thirtieth_of_its_time_gets_more():
+    """Less than that it may wait: beyond, speed is lost that more groups would keep."""
+    view = AdmissionView(3, 8, 5, 4, 6, 2, 50, cap=16.0)
+    assert next_cap(view, starved=1 / 30, late=0.0, elasticity=0.8) > 16.0
+    assert next_cap(view, starved=0.01, late=0.0, elasticity=0.8) < 16.0
+
+
 def test_mu_comes_down_while_it_keeps_work_from_starting():
     calm = {"most": 0.3, "starved": 0.0, "late": 0.2, "gated": 0.0, "long_share": 0.01}
     assert next_mu(0.3, **calm | {"gated": 0.9}) < 0.3
