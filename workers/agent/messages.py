@@ -6,14 +6,15 @@ what SDKs add or leave out (nulls, key order of arguments) are equal after `norm
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from workers.models.tokenizer import read_arguments
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 KEPT = ("role", "name", "content", "reasoning_content", "tool_call_id")
 MAX_CHARS = 16 << 20  # of all messages together
 MAX_TAKEN = 4  # remembered requests per episode, for as many conversations that grow at once
-MAX_ARGUMENT_DEPTH = 64  # levels of JSON in the arguments of a tool call
 TOO_DEEP = "The messages are nested too deep. Give text, and tool calls as texts."
 
 
@@ -237,23 +238,3 @@ def is_same(held: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
     if "reasoning_content" not in told:
         held = {key: value for key, value in held.items() if key != "reasoning_content"}
     return held == told
-
-
-def read_arguments(text: str) -> Any:
-    """The arguments read as JSON; the text itself if it is not JSON, or nested too deep."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    level: list[Any] = [value]
-    for _ in range(MAX_ARGUMENT_DEPTH):
-        level = [part for each in level for part in _parts(each)]
-        if not level:
-            return value
-    return text
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()

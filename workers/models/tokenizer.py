@@ -23,6 +23,7 @@ ID = "aaaaaaaaa"  # of made-up conversations, as the next three
 USER = {"role": "user", "content": "question"}
 CALL = {"id": ID, "type": "function", "function": {"name": "call", "arguments": "{}"}}
 CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+MAX_ARGUMENT_DEPTH = 64  # levels of JSON in the arguments of a tool call
 
 Write = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
 """Writes messages and tools by the template."""
@@ -97,6 +98,51 @@ def unused_mark(texts: Iterable[str]) -> str:
     """A private character that none of these texts has."""
     used = {character for text in texts for character in text}
     return next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used)
+
+
+# -- arguments of tool calls: JSON in OpenAI's API, an object for most chat templates ------------------------
+
+
+def read_arguments(text: str) -> Any:
+    """The arguments read as JSON; the text itself if it is not JSON, or nested too deep."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    level: list[Any] = [value]
+    for _ in range(MAX_ARGUMENT_DEPTH):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return value
+    return text
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+@lru_cache(maxsize=256)
+def wants_text(tokenizer: Any) -> bool:
+    """Whether the tokenizer's chat template wants the arguments of calls as text.
+
+    Such a template fails on an object (DeepSeek's), or prints it as Python does and not as JSON.
+    """
+    arguments = {"argument": "value"}
+    as_object = _called_with(tokenizer, arguments)
+    if as_object is None:
+        return _called_with(tokenizer, json.dumps(arguments)) is not None
+    return str(arguments) in as_object
+
+
+def _called_with(tokenizer: Any, arguments: object) -> str | None:
+    """A call with these arguments as the chat template writes it; None if it fails on them."""
+    call = CALL | {"function": {"name": "call", "arguments": arguments}}
+    try:
+        return tokenizer.apply_chat_template([USER, CALLED | {CALLS: [call]}], tokenize=False)
+    except Exception:  # templates raise whatever they like
+        return None
 
 
 # -- what a chat template leaves out: one that knows no tools may drop their answers unsaid ------------------

@@ -12,7 +12,9 @@ from workers.models.tokenizer import (
     CALLS,
     REASONING,
     TOOLS,
+    read_arguments,
     tokenizer_writes,
+    wants_text,
     with_all_written,
     with_joined_parts,
 )
@@ -39,16 +41,8 @@ def rendered(tokenizer: Any, row: Mapping[str, Any], talk: Sequence[Any], **how:
                 "the content of the message."
             )
     how = {**wanted, **how, "tokenize": True, "return_dict": False}
-    read, written = ([_with_arguments(message, form) for message in told] for form in (_read, _written))
-    if read == written:  # there are none
-        return tokenizer.apply_chat_template(told, **how)
-    try:
-        return tokenizer.apply_chat_template(read, **how)
-    except Exception as error:  # whatever the template raises: DeepSeek's takes arguments as text alone
-        try:
-            return tokenizer.apply_chat_template(written, **how)
-        except Exception:
-            raise error from None
+    form = _written if wants_text(tokenizer) else _read
+    return tokenizer.apply_chat_template([_with_arguments(message, form) for message in told], **how)
 
 
 def why_unheard(tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -118,10 +112,7 @@ def _with_arguments(message: Any, form: Callable[[object], object]) -> Any:
 
 def _read(arguments: object) -> object:
     """The arguments as a mapping, where they are the JSON of one."""
-    try:
-        value = json.loads(arguments) if isinstance(arguments, str) else None
-    except (ValueError, RecursionError):
-        return arguments
+    value = read_arguments(arguments) if isinstance(arguments, str) else None
     return value if isinstance(value, dict) else arguments
 
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from protocol.errors import ConfigError
-from workers.agent.messages import read_arguments
 from workers.agent.rendering.library import LibraryRenderer
 from workers.agent.rendering.renderer import Past, Renderer, TemplateRenderer
 from workers.models.tokenizer import TOOLS as TOOLS_OFFERED
+from workers.models.tokenizer import read_arguments
 
 TOOLS = [
     {

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol, Self
 
-from workers.agent.messages import read_arguments, with_tool_names
+from workers.agent.messages import with_tool_names
 from workers.agent.rendering.spelling import (
     Hidden,
     Messages,
@@ -24,7 +24,14 @@ from workers.agent.rendering.spelling import (
     text_of,
 )
 from workers.agent.rendering.tool_calls import READERS, CallReader, Parsed, parse
-from workers.models.tokenizer import is_written, plain_tokens, special_tokens, with_all_written
+from workers.models.tokenizer import (
+    is_written,
+    plain_tokens,
+    read_arguments,
+    special_tokens,
+    wants_text,
+    with_all_written,
+)
 
 STAND_IN = "stand-in"
 CALL_ID_CHARS = 9  # as the strictest templates require
@@ -202,7 +209,9 @@ class TemplateRenderer(TurnReader):
     def _write(self, messages: Messages, tools: Tools, *, is_prompt: bool) -> str:
         ours = {"tokenize": False, "add_generation_prompt": is_prompt}
         told = {**self._kwargs, **({"tools": list(tools)} if tools else {}), **ours}
-        return self._tokenizer.apply_chat_template([_for_template(message) for message in messages], **told)
+        if not wants_text(self._tokenizer):
+            messages = [_with_objects(message) for message in messages]
+        return self._tokenizer.apply_chat_template([*messages], **told)
 
     def _hide(self, messages: Messages, tools: Tools) -> Hidden:
         return hide(self._special, messages, tools)
@@ -257,7 +266,7 @@ def message_of(parsed: Parsed, tokens: Sequence[int]) -> dict[str, Any]:
     return message
 
 
-def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message with call arguments as objects if they are JSON, as templates use `tojson`."""
     if not message.get("tool_calls"):
         return dict(message)

@@ -8,8 +8,8 @@ import pytest
 from protocol.messages import Begin, Segment, Turn
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.episode import EpisodeBudget, HostedEpisode
-from workers.agent.messages import MAX_ARGUMENT_DEPTH, read_arguments
 from workers.agent.rendering.renderer import TemplateRenderer
+from workers.models.tokenizer import MAX_ARGUMENT_DEPTH, read_arguments
 
 USER = {"role": "user", "content": "hi"}
 

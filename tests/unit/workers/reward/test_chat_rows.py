@@ -41,9 +41,12 @@ def test_arguments_that_are_written_as_text_are_trained_as_an_object(arguments):
     assert wanted in prompt
 
 
+@pytest.mark.parametrize("joint", ["+", "~"])
 @pytest.mark.parametrize("arguments", [{"city": "Rome"}, '{"city": "Rome"}'])
-def test_a_template_that_wants_text_gets_text(arguments):
-    assert encoded([USER], calling(arguments), template=AS_TEXT)[1] == 'call {"city": "Rome"}<|im_end|>'
+def test_a_template_that_wants_text_gets_text(arguments, joint):
+    """It fails on an object, or prints it as Python does."""
+    template = AS_TEXT.replace("'call ' +", f"'call ' {joint}")
+    assert encoded([USER], calling(arguments), template=template)[1] == 'call {"city": "Rome"}<|im_end|>'
 
 
 def test_arguments_that_are_no_object_stay_as_they_are():
