@@ -138,7 +138,7 @@ def elasticity(views: Iterable[InstanceView]) -> float:
 GROW, SHRINK = 0.2, 0.03  # of a batch, at each train step: a missing place costs speed, a spare one age
 DRIFT = 0.01  # where the trainer does not wait the cap falls by this, to be as small as possible
 STARVED = 0.02  # share of a step that the trainer may wait for groups before the cap grows
-LATE = 0.05  # share of a step that it may wait at all before stragglers and mu count
+LATE = 0.05  # share of a step that it may wait before that changes mu, and stragglers make the cap shrink
 LEAST_ELASTICITY = 0.1
 MOST_WAITING = 0.8  # share of waiting that counts: the cap grows by at most a batch a step
 LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next

@@ -26,7 +26,7 @@ from protocol.errors import ConfigError
 
 PROBE_S = 5
 TERMINATION_S = 120  # time for a last checkpoint
-MOVED = 143  # exit code of a container that was told to end, as of a program that does not heed SIGTERM
+TOLD_TO_END = 143  # exit code of a container that was, as of a program that does not heed SIGTERM
 MOST_APPLIED_BYTES = 255 << 10  # `kubectl apply` keeps an object in its annotations, which may have 256 KiB
 Manifest = dict[str, Any]
 
@@ -158,7 +158,7 @@ def _controller(config: Config, file: str, overrides: Sequence[str]) -> Manifest
     ]
     words = shlex.join(["python", "launch.py", "run", f"/config/{file}", *told(config, "/keys", overrides)])
     # killed: a run that ends in order sends its workers away, and the next pod's would have none
-    words = _replaced(words.replace("$", "$$"), by="KILL")  # Kubernetes turns `$$` into `$`
+    words = _restartable(words.replace("$", "$$"), by="KILL")  # Kubernetes turns `$$` into `$`
     pod = _pod(config, "controller", words, keys={"projected": {"sources": secrets, "defaultMode": 0o400}})
     container = pod["containers"][0]
     # workers need a ready service: the file exists exactly while the controller listens
@@ -180,7 +180,7 @@ def _trainer(config: Config) -> Manifest:
         " --role trainer --key /keys/worker.key"
     )
     # a rank 0 that leaves in order ends the ranks of other pods well, which would never be started again
-    words = _replaced(words, by="TERM" if cluster.trainer_nodes == 1 else "KILL")
+    words = _restartable(words, by="TERM" if cluster.trainer_nodes == 1 else "KILL")
     pod = _pod(
         config, "trainer", words, keys=_worker_key(config, "trainer"),
         cpus=ranks * cluster.cpus_per_rank, memory_gb=ranks * cluster.memory_gb_per_rank,
@@ -198,7 +198,7 @@ def _rollout(config: Config) -> Manifest:
         f"python -m workers.host {_address(config)} --role rollout --key /keys/worker.key --name $POD_NAME"
     )
     pod = _pod(
-        config, "rollout", _replaced(words), keys=_worker_key(config, "rollout"),
+        config, "rollout", _restartable(words), keys=_worker_key(config, "rollout"),
         cpus=cluster.cpus_per_instance,
         memory_gb=cluster.memory_gb_per_instance, gpus=cluster.gpus_per_instance,
     )  # fmt: skip
@@ -209,21 +209,21 @@ def _agent(config: Config) -> Manifest:
     cluster = config.cluster
     words = f"python -m workers.host {_address(config)} --role agent --key /keys/worker.key --name $POD_NAME"
     pod = _pod(
-        config, "agent", _replaced(words), keys=_worker_key(config, "agent"),
+        config, "agent", _restartable(words), keys=_worker_key(config, "agent"),
         cpus=cluster.cpus_per_agent,
         memory_gb=cluster.memory_gb_per_agent,
     )  # fmt: skip
     return _job(config, "agent", pod, {"parallelism": agents(config)})
 
 
-def _replaced(command: str, *, by: str = "TERM") -> str:
+def _restartable(command: str, *, by: str = "TERM") -> str:
     """Words of a shell that run a command in a pod which is started again elsewhere if its node is drained.
 
     A Job starts no pod again that ended with 0. So only a command that ends by itself ends with its own code:
-    one whose pod is told to end gets the signal `by`, and the pod's code is MOVED.
+    one whose pod is told to end gets the signal `by`, and the pod's code is TOLD_TO_END.
     """
     wait = "" if by == "KILL" else "wait $pid; "
-    return f"trap 'kill -{by} $pid; {wait}exit {MOVED}' TERM; {command} & pid=$!; wait $pid"
+    return f"trap 'kill -{by} $pid; {wait}exit {TOLD_TO_END}' TERM; {command} & pid=$!; wait $pid"
 
 
 def _address(config: Config) -> str:

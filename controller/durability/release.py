@@ -5,6 +5,7 @@ Invariant: two processes with equal releases take equal decisions on equal event
 
 import json
 import platform
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ initial model is made once, so a change of `model.factory` changes nothing."""
 RELEASES = "releases"
 """Fact: the parts of the run, in order. `release`, the fact that older releases write, is of the first."""
 COMMIT_CHARS = 12
+GIT_S = 10.0  # for a disk that is slow
 
 
 class ReleasePart(NamedTuple):
@@ -71,22 +73,13 @@ def _digest(*packages: str) -> str:
 
 
 def _commit() -> str:
-    """Start of the git commit that this installation is a checkout of; "" if it is none."""
+    """Start of the commit that this installation is a checkout of; "" if it is none, or git is missing."""
+    command = ["git", "--git-dir", str(ROOT / ".git"), "rev-parse", "--verify", "--quiet", "HEAD"]
     try:
-        git = ROOT / ".git"
-        if git.is_file():  # a second working tree of one repository
-            git = ROOT / git.read_text().removeprefix("gitdir:").strip()
-        head = (git / "HEAD").read_text().strip()
-        shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
-        name = head.removeprefix("ref: ")
-        if name != head and (shared / name).is_file():
-            head = (shared / name).read_text()
-        elif name != head:
-            lines = (shared / "packed-refs").read_text().splitlines()
-            head = next((line.split()[0] for line in lines if line.endswith(f" {name}")), "")
-    except (OSError, UnicodeDecodeError):
+        found = subprocess.run(command, capture_output=True, check=False, text=True, timeout=GIT_S)
+    except (OSError, subprocess.TimeoutExpired):
         return ""
-    return head[:COMMIT_CHARS]
+    return found.stdout[:COMMIT_CHARS] if found.returncode == 0 else ""
 
 
 def parts_with(parts: Sequence[ReleasePart], *, first: int) -> str:
