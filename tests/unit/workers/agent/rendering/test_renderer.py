@@ -101,6 +101,21 @@ def test_a_template_that_strips_thinking_is_found_out_and_refused_only_where_ask
     check_probes(TemplateRenderer(make_tokenizer("keeps")), "refuse")
 
 
+@pytest.mark.parametrize("joint", ["+", "~"])
+def test_a_template_that_wants_arguments_as_text_gets_text(joint):
+    """It fails on an object (DeepSeek's), or prints it as Python does."""
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls or [] %}"
+        "{{ 'call ' JOINT call.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
+    ).replace("JOINT", joint)
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    written = TemplateRenderer(tokenizer).render(
+        [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], None
+    )
+    assert 'call {"a": 1}<|im_end|>' in text_of(tokenizer, written)
+
+
 def test_a_template_that_refuses_tools_is_no_reason_to_end():
     tokenizer = make_tokenizer()
     tokenizer.chat_template = (
