@@ -29,7 +29,7 @@ from typing import NoReturn
 
 from install.extras import BASE, EXTRAS, NEEDED
 from install.lock import locked
-from install.project import has_folder, outdated, read_project, version, with_extras
+from install.project import commit, has_folder, outdated, read_project, version, with_extras
 from install.runner import UNPACKING, run_installer
 from install.stopping import Stopping
 
@@ -85,7 +85,8 @@ def ensure(arguments: list[str]) -> None:
     exit code 1 and the end of the installer's output.
     """
     if arguments[:1] == ["--version"]:
-        print(f"StaleFlow {version()} (Python {platform.python_version()}, {ROOT})")
+        release = f"{version()}, commit {found}" if (found := commit()) else version()
+        print(f"StaleFlow {release} (Python {platform.python_version()}, {ROOT})")
         sys.exit(0)
     if not arguments or "--help" in arguments:
         _ensure_help(arguments)

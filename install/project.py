@@ -6,8 +6,10 @@ Invariants: standard library only; pyproject.toml says both, and where there is 
 
 import json
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ FILE = ROOT / "pyproject.toml"
 NAME = "staleflow"
 LEAST = re.compile(r"([\w.-]+)[^;]*?>=\s*(\d+(?:\.\d+)*)")
 """A requirement -> the name, and the least version."""
+COMMIT_CHARS = 12
+GIT_S = 10.0  # for a disk that is slow
 OF_EXTRA = re.compile(r"""extra == ["']([^"']+)["']""")
 
 
@@ -40,6 +44,22 @@ def version() -> str:
         return "of unknown version"
 
 
+def commit() -> str:
+    """Start of the git commit that is checked out here or was installed; "" if that is not known.
+
+    Changes that were made since are not seen.
+    """
+    command = ["git", "--git-dir", str(ROOT / ".git"), "rev-parse", "--verify", "--quiet", "HEAD"]
+    found = ""
+    if has_folder():
+        with suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=GIT_S)
+            found = done.stdout if done.returncode == 0 else ""
+    else:
+        found = _installed_from().get("vcs_info", {}).get("commit_id", "")
+    return found[:COMMIT_CHARS]
+
+
 def with_extras(extras: Sequence[str]) -> str:
     """What `pip install` takes, after `-e` if there is a folder, to install the project with these extras."""
     brackets = f"[{','.join(extras)}]" if extras else ""  # pip refuses empty ones
@@ -48,14 +68,19 @@ def with_extras(extras: Sequence[str]) -> str:
 
 def _source() -> str:
     """` @ ` and the address that the project was installed from; "" if that is not known."""
-    try:
-        told = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-    except metadata.PackageNotFoundError:
-        return ""
+    told = _installed_from()
     if not (address := told.get("url")):
         return ""
     controlled = told.get("vcs_info")
     return f" @ {controlled['vcs']}+{address}@{controlled['commit_id']}" if controlled else f" @ {address}"
+
+
+def _installed_from() -> dict[str, Any]:
+    """What direct_url.json (PyPA) says of the source of the installation; empty if there is none."""
+    try:
+        return json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        return {}
 
 
 def outdated(extras: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ Invariant: two processes with equal releases take equal decisions on equal event
 
 import json
 import platform
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from controller.config.models import Config
+from install.project import commit
 from protocol.errors import OtherRelease
 from protocol.importing import find_file
 
@@ -31,8 +31,6 @@ COMPARED = {
 initial model is made once, so a change of `model.factory` changes nothing."""
 RELEASES = "releases"
 """Fact: the parts of the run, in order. `release`, the fact that older releases write, is of the first."""
-COMMIT_CHARS = 12
-GIT_S = 10.0  # for a disk that is slow
 
 
 class ReleasePart(NamedTuple):
@@ -60,7 +58,7 @@ def release() -> dict[str, str]:
 @cache
 def here() -> dict[str, str]:
     """`release`, a digest of the sources that compute (`workers`), and the `commit` of git."""
-    return {**release(), "workers": _digest("workers"), "commit": _commit()}
+    return {**release(), "workers": _digest("workers"), "commit": commit()}
 
 
 def _digest(*packages: str) -> str:
@@ -70,16 +68,6 @@ def _digest(*packages: str) -> str:
             digest.update(f"{file.relative_to(ROOT).as_posix()}\0".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def _commit() -> str:
-    """Start of the commit that this installation is a checkout of; "" if it is none, or git is missing."""
-    command = ["git", "--git-dir", str(ROOT / ".git"), "rev-parse", "--verify", "--quiet", "HEAD"]
-    try:
-        found = subprocess.run(command, capture_output=True, check=False, text=True, timeout=GIT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return found.stdout[:COMMIT_CHARS] if found.returncode == 0 else ""
 
 
 def parts_with(parts: Sequence[ReleasePart], *, first: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import install
+from install import project
 from install.project import outdated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,9 +113,48 @@ def test_a_project_installed_from_a_repository_names_its_commit(installed, tmp_p
     told = '{"url": "https://h/p.git", "vcs_info": {"vcs": "git", "commit_id": "ab12"}}'
     (tmp_path / "staleflow-7.8.dist-info" / "direct_url.json").write_text(told)
     assert "'staleflow[simulate] @ git+https://h/p.git@ab12'.\n" in installed("simulate", "a.yaml").stderr
+    assert installed("--version").stdout.startswith("StaleFlow 7.8, commit ab12 (")
 
 
 def test_in_an_environment_of_uv_which_has_no_pip_uv_is_what_installs(installed, tmp_path):
     shutil.rmtree(tmp_path / "pip")
     told = installed("simulate", "a.yaml").stderr
     assert f"Install them: uv pip install --python {sys.executable} 'staleflow[simulate] @ file:///" in told
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_found_in_each_kind_of_checkout(tmp_path, monkeypatch):
+    def git(*words: str, at: str = "one") -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(tmp_path / at), *who, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def found(name: str) -> str:
+        monkeypatch.setattr(project, "ROOT", tmp_path / name)
+        return project.commit()
+
+    (tmp_path / "one").mkdir()
+    assert found("one") == ""
+    git("init", "-q")
+    assert found("one") == "", "nothing is committed"
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    head = git("rev-parse", "HEAD")[: project.COMMIT_CHARS]
+    assert found("one") == head
+    git("worktree", "add", "-q", "-b", "side", str(tmp_path / "two"))
+    assert found("two") == head
+    git("commit", "-q", "--allow-empty", "-m", "second", at="two")
+    git("pack-refs", "--all")
+    assert found("one") == head
+    assert found("two") == git("rev-parse", "side")[: project.COMMIT_CHARS] != head
+    git("checkout", "-q", "--detach")
+    assert found("one") == head
+    (tmp_path / "one" / ".git" / "HEAD").write_bytes(b"\xff")
+    assert found("one") == ""
+
+
+def test_the_version_names_the_commit_that_a_run_would_store():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), "--version"], capture_output=True, text=True
+    )
+    told = f", commit {project.commit()} (Python" if project.commit() else f"{project.version()} (Python"
+    assert told in done.stdout

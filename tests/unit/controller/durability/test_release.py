@@ -1,13 +1,10 @@
 """A run tells which releases made it, and how they differ from the one here."""
 
 import json
-import shutil
-import subprocess
 
 import pytest
 
 from controller.config.models import Config
-from controller.durability import release as module
 from controller.durability.release import (
     RELEASES,
     ReleasePart,
@@ -47,33 +44,3 @@ def test_what_only_computes_otherwise_is_warned_of_and_is_no_other_decision():
     assert changed_release([ReleasePart(1, here())]) == changed_release([]) == []
     without = {name: value for name, value in here().items() if name not in ("workers", "commit")}
     assert changed_release([ReleasePart(1, without)]) == [], "an older release does not tell what computed"
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_the_commit_is_found_in_each_kind_of_checkout(tmp_path, monkeypatch):
-    def git(*words: str, at: str = "one") -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-        command = ["git", "-C", str(tmp_path / at), *who, *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    def found(name: str) -> str:
-        monkeypatch.setattr(module, "ROOT", tmp_path / name)
-        return module._commit()
-
-    (tmp_path / "one").mkdir()
-    assert found("one") == ""
-    git("init", "-q")
-    assert found("one") == "", "nothing is committed"
-    git("commit", "-q", "--allow-empty", "-m", "first")
-    head = git("rev-parse", "HEAD")[: module.COMMIT_CHARS]
-    assert found("one") == head
-    git("worktree", "add", "-q", "-b", "side", str(tmp_path / "two"))
-    assert found("two") == head
-    git("commit", "-q", "--allow-empty", "-m", "second", at="two")
-    git("pack-refs", "--all")
-    assert found("one") == head
-    assert found("two") == git("rev-parse", "side")[: module.COMMIT_CHARS] != head
-    git("checkout", "-q", "--detach")
-    assert found("one") == head
-    (tmp_path / "one" / ".git" / "HEAD").write_bytes(b"\xff")
-    assert found("one") == ""
