@@ -126,7 +126,8 @@ class RolloutSettings(Section):
     """Seconds between two load reports of a busy instance; an instance that runs dry reports at once.
     `auto`: 0.1 to 1.6, so that the controller gets 256 a second."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU if there is one."""
+    """`cpu`, `cuda`, `cuda:1`; `auto` takes GPUs if there are any: of several, each instance gets its own
+    (docs/setup.md)."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per instance. More processes with one thread each beat fewer with several on small
     models."""

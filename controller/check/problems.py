@@ -12,6 +12,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
@@ -26,10 +27,12 @@ from controller.check.reward import reward_remarks
 from controller.check.sandbox import sandbox_remarks
 from controller.check.source import find_import_path
 from controller.check.vllm import build_problem
+from controller.config.devices.gpu_shares import gpu_findings
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import TRACKERS, Config
 from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME, format_of, open_table
+from install.gpus import visible_gpus
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
@@ -281,6 +284,7 @@ def _check_devices(config: Config) -> Findings:
                 f"is `{device}`, and this machine has no GPU. Give `auto` or `cpu`; or start the worker on a "
                 "machine that has one (`launch.py attach`).",
             )  # fmt: skip
+    yield from starmap(Finding, gpu_findings(config, visible_gpus(os.environ)))
 
 
 def _check_trackers(config: Config) -> Findings:

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import IO
 
 import install
+from controller.config.devices.gpu_shares import gpu_shares
 from controller.core.events import WorkerExited
 from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
+from install.gpus import visible_gpus
 from protocol.errors import RunError
 from protocol.files import for_owner_only
 from protocol.importing import python_path
@@ -159,6 +161,7 @@ class Supervisor:
         may = {"rollout": may_fork(settings.rollout), "trainer": may_fork(settings.trainer)}
         self._forked = {role for role, may_be in may.items() if may_be and is_forking}
         self._forks: Forks | None = None
+        self._gpus = gpu_shares(settings, visible_gpus(os.environ))
         if self._forked:
             self._forked |= set() if has_accelerator() else {"reward", "agent"}
             self._open_forks()
@@ -274,6 +277,7 @@ class Supervisor:
         arguments = [self._endpoint, "--role", role, "--name", name]
         arguments += [f"--key={self._key}"] if self._key else []
         environment = self._environment(threads.get(role, 1))
+        environment |= {} if role in self._forked else self._gpus.environment(role, name)
         ranks = self._settings.trainer.ranks if role == "trainer" else 1
         if ranks == 1:
             return [(_Log(self._logs / f"{name}.log"), arguments, environment)]

@@ -34,7 +34,8 @@ class RewardSettings(Section):
     takes more is killed, and its call fails. Address space is not limited: importing torch reserves gigabytes
     of it and fills little. 0: half of the machine's memory, or of the container's."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one."""
+    """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one, of
+    several one that no other worker has."""
     sandbox: Sandbox = "auto"
     """What programs that a model wrote run in (docs/sandbox.md). `bubblewrap`: no network, no files of this
     machine, no process but their own; `auto` is that, or refuses. `limits` is weaker, programs there may

@@ -166,7 +166,7 @@ class TrainerSettings(Section):
     """Start the trainer with the run. Off: it attaches from outside, `torchrun ... -m workers.host ADDRESS
     --role trainer`, and may be lost and come again (docs/clusters.md); `ranks` is torchrun's to say then."""
     device: str = "auto"
-    """`cpu`, `cuda`; `auto` takes a GPU if there is one."""
+    """`cpu`, `cuda`; `auto` takes GPUs if there are any, the first ones, one for each rank."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank."""
     checkpoint_steps: int = Field(default=20, ge=0)

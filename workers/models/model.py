@@ -4,6 +4,7 @@ Invariants: nothing is downloaded; a loaded model is in evaluation mode, on one 
 read from disk; a swap happens completely or not at all.
 """
 
+import os
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,6 +28,7 @@ def pick_device(name: str) -> torch.device:
     Raises: ConfigError if it does not exist here.
     """
     if name == "auto":
+        _expect_what_is_visible()
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
@@ -38,6 +40,18 @@ def pick_device(name: str) -> torch.device:
             "Set `device: auto` or `cpu`, or install a CUDA build of torch."
         )
     return device
+
+
+def _expect_what_is_visible() -> None:
+    """Raise a ConfigError if this process was given GPUs and torch sees none: nobody asked for a CPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible not in ("", "-1") and torch.version.cuda and not torch.cuda.is_available():
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES is {visible} in this process, and torch, which was built for CUDA "
+            f"{torch.version.cuda}, sees no GPU. Expected GPUs that `nvidia-smi -L` lists: mend the driver "
+            "(`launch.py doctor` tries it), start the run with CUDA_VISIBLE_DEVICES set to the GPUs that it "
+            "may use, or set `device: cpu`."
+        )
 
 
 def load_causal_lm(

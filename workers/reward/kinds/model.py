@@ -18,6 +18,7 @@ from protocol.errors import ConfigError
 from protocol.model_files import TOKENIZERS
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
+from workers.models.model import pick_device
 from workers.models.tokenizer import plain_tokens, special_tokens, unused_mark, with_joined_parts
 from workers.reward.begun_answers import with_answer
 from workers.reward.kinds.interface import Place, Unscorable
@@ -69,7 +70,7 @@ def _load(options: ModelReward, device: str) -> tuple[Any, Any]:
             "the one that it was trained with beside it."
         )
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = pick_device(device).type
     try:
         tokenizer = AutoTokenizer.from_pretrained(options.path)
         model, report = AutoModelForSequenceClassification.from_pretrained(

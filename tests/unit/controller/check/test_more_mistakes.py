@@ -103,4 +103,7 @@ def test_a_machine_with_a_gpu_and_workers_elsewhere_are_no_mistake(tmp_path, mon
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr(problems, "GPUS", (tmp_path / "nvidia0",))
     assert main(on_gpus) == 0, capsys.readouterr()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert main(on_gpus) == 0
+    assert "of 4 GPUs, the trainer has GPU 0" in capsys.readouterr().out
     assert json.loads((tmp_path / "model" / "config.json").read_text())

@@ -57,3 +57,16 @@ def test_devices_that_do_not_exist_are_refused():
         pick_device("cuda:99")
     with pytest.raises(ConfigError, match="'gpu' is unknown"):
         pick_device("gpu")
+
+
+def test_a_gpu_that_torch_does_not_see_is_no_reason_to_take_the_cpu(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert pick_device("auto") == torch.device("cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(ConfigError, match=r"is 3 in this process, and torch, .* CUDA 12\.8, sees no GPU"):
+        pick_device("auto")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert pick_device("auto") == torch.device("cpu"), "a build for CPUs was installed on purpose"
