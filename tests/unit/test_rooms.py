@@ -27,7 +27,7 @@ CONTROLLER = {
     "history": {"config", "core", "durability"},
     "view": {"config", "core", "durability", "history"},
     "simulation": {"config", "core", "durability", "history"},
-    "host": {"config", "core", "data", "durability"},
+    "host": {"config", "core", "data", "durability", "siblings"},
     "cluster": {"config"},
     "cli": {"check", "cluster", "compiled", "config", "durability", "history", "simulation", "view"},
 }  # room -> rooms that it may import; controller/controller.py stands above them all

@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 
 from controller.config.devices.gpu_shares import GpuShares, gpu_findings, gpu_shares
 from controller.config.models import Config
-from install.gpus import visible_gpus
+from protocol.gpus import visible_gpus
 
 
 def settings(**tree):

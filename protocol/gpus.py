@@ -1,18 +1,10 @@
-"""The NVIDIA GPUs of this machine, as far as files and variables tell.
-
-Invariant: standard library only; no driver is asked.
-"""
+"""The GPUs of a machine that CUDA shows a process, as far as files and variables tell: no driver is asked."""
 
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
 DEVICES = Path("/dev")
-
-
-def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU."""
-    return any(DEVICES.glob("nvidia[0-9]*"))
 
 
 def visible_gpus(environment: Mapping[str, str], devices: Path = DEVICES) -> tuple[str, ...]:
