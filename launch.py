@@ -26,8 +26,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while one launch.py became another
     here = os.path.dirname(os.path.realpath(__file__))
-    if here not in sys.path:  # PYTHONSAFEPATH=1 leaves it out
-        sys.path.insert(0, here)
+    sys.path.insert(0, here)  # PYTHONSAFEPATH=1 leaves it out; `-m launch` puts the working directory first
     import install
     from install.standard_output import open_closed_streams, told_if_refused
 
@@ -40,7 +39,9 @@ def main() -> None:
             if not install.is_of_others(error):
                 raise
             sys.exit(install.why_not_imported(error))
+        from protocol.importing import put_users_first
 
+        put_users_first()
         code = command_line(sys.argv[1:])
     sys.exit(code)
 

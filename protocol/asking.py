@@ -20,6 +20,7 @@ from threading import Thread
 from typing import Any
 
 from protocol.errors import Unanswered
+from protocol.importing import put_users_first
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_CHARS, LAST_BYTES = 800, 3200  # shown of what the process printed, and read of it
@@ -75,6 +76,7 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints to standard output prints to standard error
     question = json.load(sys.stdin)
+    put_users_first()
     module = importlib.import_module(sys.argv[1])
     if hasattr(module, "prepare_process"):
         module.prepare_process()

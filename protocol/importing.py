@@ -4,6 +4,7 @@ Invariants: standard library only; every failure, the user's own import-time exc
 ConfigError in words; a file is run once per process however often it is named, and by however many threads.
 """
 
+import ast
 import difflib
 import hashlib
 import importlib
@@ -11,7 +12,9 @@ import importlib.util
 import os
 import os.path
 import sys
+import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from threading import RLock, local
 from types import ModuleType
@@ -21,6 +24,7 @@ from protocol.errors import ConfigError
 from protocol.plain_text import one_line
 
 ROOT = Path(__file__).resolve().parent.parent  # where our packages lie
+TAKEN = ("protocol", "strategies", "workers")  # names under which our processes always import ours
 LOADING: dict[str, RLock] = {}  # by the name of a file's module
 UNMAPPED = "failed to map segment from shared object"  # in the words of glibc
 _THREAD = local()  # `specs`: import paths whose modules this thread is importing
@@ -42,23 +46,28 @@ def load_object(spec: str) -> Any:  # whatever the user has named
         )
     specs = _THREAD.__dict__.setdefault("specs", [])
     specs.append(spec)
+    before = {*sys.modules}
     try:
         module = _load_file(spec, place) if place.endswith(".py") else importlib.import_module(place)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
-        raise ConfigError(
-            f"Importing `{place}` for {spec!r} failed: {_in_words(error)}. Mend the module, install what it "
-            "needs, or check the spelling; modules are looked up beside the configuration and on PYTHONPATH."
-        ) from error
+        way = told_of_ours(getattr(error, "name", None)) or (
+            "Mend the module, install what it needs, or check the spelling; modules are looked up beside the "
+            "configuration and on PYTHONPATH."
+        )
+        raise ConfigError(f"Importing `{place}` for {spec!r} failed: {_in_words(error)}. {way}") from error
     finally:
         specs.pop()
+    for loaded in sys.modules.keys() - before:
+        if told := what_is_hidden(getattr(sys.modules.get(loaded), "__file__", None) or ""):
+            raise ConfigError(told)
     try:
         return getattr(module, name)
     except AttributeError:
         near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], n=1)
-        hint = f" Did you mean `{near[0]}`?" if near else ""
-        raise ConfigError(f"`{place}` has no `{name}`, which {spec!r} asks for.{hint}") from None
+        hint = f"Did you mean `{near[0]}`?" if near else told_of_ours(place)
+        raise ConfigError(f"`{place}` has no `{name}`, which {spec!r} asks for. {hint}".rstrip()) from None
 
 
 def being_imported() -> str | None:
@@ -77,6 +86,53 @@ def find_file(place: str) -> Path | None:
 def python_path(*folders: str) -> str:
     """PYTHONPATH of a child: our packages, these folders, then what this process has."""
     return os.pathsep.join([str(ROOT), *folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def put_users_first() -> None:
+    """Have this process, which is one of ours, find the user's modules as a program of his would.
+
+    A process of ours is started with the folder of our packages first (`python_path`), so that it runs no
+    package of others in their place. Where we are installed like any package, that folder holds all others
+    as well, and any of them would hide a module of the user's. So it goes behind the standard library, here
+    and for what the user starts; our packages stay ours. It stays first where the user has a package of such
+    a name: then a process that a library starts might run that one.
+    """
+    for name in TAKEN:
+        importlib.import_module(name)
+    if any(hidden_by_ours(name) for name in TAKEN):
+        return
+    rest = [entry for entry in sys.path if os.path.realpath(entry) != str(ROOT)]
+    places = [at for at, entry in enumerate(rest, 1) if os.path.realpath(entry) in _standard_library()]
+    behind = places[-1] if places else len(rest)
+    sys.path[:] = [*rest[:behind], str(ROOT), *rest[behind:]]
+    os.environ["PYTHONPATH"] = python_path_of_users()
+
+
+def _standard_library() -> set[str]:
+    folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    return {os.path.realpath(place) for folder in folders for place in (folder, f"{folder}/lib-dynload")}
+
+
+def python_path_of_users() -> str:
+    """PYTHONPATH of this process for a program of the user's: our packages come last, if they lie apart."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [entry for entry in entries if entry and os.path.realpath(entry) != str(ROOT)]
+    is_installed = ROOT.name in ("site-packages", "dist-packages")  # another Python needs others
+    return os.pathsep.join(others if is_installed else [*others, str(ROOT)])
+
+
+def hidden_by_ours(name: str) -> Path | None:
+    """The user's module or package of one of the TAKEN names, which our processes cannot import."""
+    for entry in dict.fromkeys([os.getcwd(), *sys.path]):
+        folder = Path(os.path.realpath(entry))
+        if folder == ROOT or (folder / "protocol" / "importing.py").is_file():  # another copy of ours
+            continue
+        for place in (folder / name / "__init__.py", folder / f"{name}.py"):
+            if place.is_file():
+                return place.parent if place.name == "__init__.py" else place
+        if next((folder / name).glob("*.py"), None) is not None:  # a package without __init__.py
+            return folder / name
+    return None
 
 
 def cannot_import(error: ImportError) -> str:
@@ -105,6 +161,42 @@ def hide_torch() -> None:
     """
     sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
+def what_is_hidden(file: str | Path) -> str:
+    """A sentence where a file imports a package that lies beside it by its name, but gets ours; else ""."""
+    hidden = {name: place for name in TAKEN if (place := hidden_by_ours(name)) is not None}
+    if not hidden or Path(file).suffix != ".py" or "site-packages" in Path(file).parts:
+        return ""
+    folders = Path(file).resolve().parents
+    for name in hidden.keys() & {*_imports_of(Path(file))}:
+        if hidden[name].parent in folders:
+            return f"{file} imports `{name}`. {told_of_ours(name)}"
+    return ""
+
+
+def _imports_of(file: Path) -> Iterator[str]:
+    """First parts of the names that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        match node:
+            case ast.Import():
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            case ast.ImportFrom(module=str(name), level=0):
+                yield name.partition(".")[0]
+            case _:
+                pass
+
+
+def told_of_ours(name: object) -> str:
+    """What a name of the user's means here, in sentences, if it is one that ours hides; else \"\"."""
+    top = str(name).partition(".")[0]
+    theirs = hidden_by_ours(top) if top in TAKEN else None
+    if theirs is None:
+        return ""
+    return (
+        f"In a process of StaleFlow `{top}` is {ROOT / top}, which hides {theirs}. Rename yours, or put it "
+        f"into a package of yours (`mine.{top}`), and import that."
+    )
 
 
 def _load_file(spec: str, place: str) -> ModuleType:

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from protocol.agents.function_shapes import shape_of
-from protocol.importing import find_file
+from protocol.importing import find_file, told_of_ours, what_is_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,11 @@ class Definition:
 
 def find_import_path(spec: str) -> str | None:
     """What is wrong with an import path; None if nothing is."""
-    found = look_up(spec)
-    return found if isinstance(found, str) else None
+    found, place = look_up(spec), spec.rpartition(":")[0]
+    if isinstance(found, str):
+        return f"{found} {told_of_ours(place)}".rstrip()
+    file = found.file if found else find_file(place)
+    return (file and what_is_hidden(file)) or None
 
 
 def look_up(spec: str) -> Definition | str | None:

@@ -34,7 +34,7 @@ def attach(
     key: Annotated[str | None, typer.Option(metavar="FILE", help="Key made by `keygen`.")] = None,
 ) -> None:
     """Start a worker here, for a run whose controller is elsewhere."""
-    words = [sys.executable, "-m", "workers.host", address, *(overrides or []), "--role", role]
+    words = [sys.executable, "-P", "-m", "workers.host", address, *(overrides or []), "--role", role]
     words += ["--name", name] if name else []
     words += ["--key", key] if key else []
     sys.stdout.flush()

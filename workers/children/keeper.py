@@ -15,6 +15,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from protocol.importing import put_users_first
 from workers.children.packets import OUT_OF_MEMORY
 from workers.link.descendants import adopt_orphans, kill_and_reap, reap
 from workers.link.parent import die_with_parent
@@ -36,6 +37,7 @@ def main() -> None:
         _keep(child, int(sys.argv[3]))
     os.setsid()  # code that signals its process group is not to hit its keeper
     die_with_parent(keeper)
+    put_users_first()
     importlib.import_module(sys.argv[1]).main()
 
 

@@ -1,9 +1,9 @@
 """Runs a program, and ends all processes that it has started.
 
-`python -m workers.children.program PROGRAM ARGUMENTS...` forks: the child becomes the program, in its own
-session, the parent waits. Invariants: when the program ends, or this process gets SIGTERM, all processes that
-the program has started are ended, also those in another session or without their parent; this process ends
-with the program's status.
+`python -m workers.children.program PYTHONPATH PROGRAM ARGUMENTS...` forks: the child becomes the program, in
+its own session and with this PYTHONPATH, the parent waits. Invariants: when the program ends, or this process
+gets SIGTERM, all processes that the program has started are ended, also those in another session or without
+their parent; this process ends with the program's status.
 """
 
 import os
@@ -24,7 +24,7 @@ def main() -> None:
     keeper = os.getpid()
     child = os.fork()
     if not child:
-        _become(sys.argv[1:], keeper)
+        _become(sys.argv[2:], keeper, python_path=sys.argv[1])
     status = None
     while status is None:
         if signal.sigwait(WATCHED) != signal.SIGCHLD:
@@ -35,7 +35,8 @@ def main() -> None:
     os._exit(code if code >= 0 else 128 - code)  # the convention of shells
 
 
-def _become(argv: list[str], keeper: int) -> None:
+def _become(argv: list[str], keeper: int, *, python_path: str) -> None:
+    os.environ["PYTHONPATH"] = python_path
     os.setsid()  # a program that signals its process group is not to hit its keeper
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     die_with_parent(keeper)

@@ -24,7 +24,7 @@ from typing import Protocol, runtime_checkable
 
 from protocol.errors import ConfigError, NoAnswer, PluginError, RunError, StaleFlowError, first_cause
 from protocol.files import OTHERS
-from protocol.importing import cannot_import, hide_torch
+from protocol.importing import cannot_import, hide_torch, put_users_first
 from protocol.messages import Attach, Detach, Role, WorkerFailed
 from protocol.plain_text import begin_and_end, begin_of, is_plain_line, plain_line
 from protocol.segments import this_host
@@ -77,6 +77,7 @@ class OutlivesLinks(Protocol):
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a worker; ends the process."""
+    put_users_first()
     parser = argparse.ArgumentParser(
         prog="python -m workers.host", description="One worker of a StaleFlow run."
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.files import OTHERS
-from protocol.importing import load_object
+from protocol.importing import load_object, put_users_first
 from protocol.model_files import aside_of, remove_unfinished
 from protocol.stacks import dump_on_signal
 
@@ -64,6 +64,7 @@ def main() -> int:
     parser.add_argument("--private", action="store_true", help="make it for this user only")
     arguments = parser.parse_args()
     dump_on_signal()
+    put_users_first()
     if arguments.private:
         os.umask(OTHERS)
     try:

@@ -27,6 +27,7 @@ from controller.history.alarms import alarms, watched
 from controller.view.exports.jsonl_tail import Line, StepLines, Tail
 from controller.view.exports.news import Bell, News, of_alarm, of_end, post, run_command
 from controller.view.exports.trackers import Sending, make_tracker
+from protocol.importing import put_users_first
 
 LOOK_S = 1.0  # between two looks at the files
 END_S = 15.0  # for trackers to take the last lines
@@ -156,6 +157,7 @@ class Looker:
 
 def main() -> None:
     """Send until standard input ends, as it does with the run, however that ends."""
+    put_users_first()
     words = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever prints to standard output prints to standard error
 

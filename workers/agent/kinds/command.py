@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.importing import python_path, python_path_of_users
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.results import BadResult, ProgramFailed
 from workers.agent.policy import AgentPolicy
@@ -35,9 +36,12 @@ def from_command(argv: Sequence[str]) -> PlayEpisode:
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "workers.children.program", *argv,
+            sys.executable, "-P", "-m", "workers.children.program", python_path_of_users(), *argv,
             stdin=PIPE, stdout=PIPE, stderr=PIPE,
-            env={**os.environ, **policy.environment, "EPISODE_SEED": str(policy.seed), "PATH": _path()},
+            env={
+                **os.environ, **policy.environment, "EPISODE_SEED": str(policy.seed), "PATH": _path(),
+                "PYTHONPATH": python_path(),
+            },
         )  # fmt: skip
         try:
             printed, errors = await _talk(process, json.dumps(row).encode())
