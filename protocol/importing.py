@@ -88,18 +88,18 @@ def python_path(*folders: str) -> str:
     return os.pathsep.join([str(ROOT), *folders, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def put_users_first() -> None:
+def put_users_first(*, if_safe: bool = False) -> None:
     """Have this process, which is one of ours, find the user's modules as a program of his would.
 
     A process of ours is started with the folder of our packages first (`python_path`), so that it runs no
     package of others in their place. Where we are installed like any package, that folder holds all others
     as well, and any of them would hide a module of the user's. So it goes behind the standard library, here
-    and for what the user starts; our packages stay ours. It stays first where the user has a package of such
-    a name: then a process that a library starts might run that one.
+    and for what the user starts; our packages stay ours. `if_safe`: not where the user has a package of such
+    a name: a process that a library of this one starts, as vLLM does, might run that one.
     """
     for name in TAKEN:
         importlib.import_module(name)
-    if any(hidden_by_ours(name) for name in TAKEN):
+    if if_safe and any(hidden_by_ours(name) for name in TAKEN):
         return
     rest = [entry for entry in sys.path if os.path.realpath(entry) != str(ROOT)]
     places = [at for at, entry in enumerate(rest, 1) if os.path.realpath(entry) in _standard_library()]

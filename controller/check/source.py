@@ -48,15 +48,20 @@ class Definition:
 
 def find_import_path(spec: str) -> str | None:
     """What is wrong with an import path; None if nothing is."""
-    found, place = look_up(spec), spec.rpartition(":")[0]
-    if isinstance(found, str):
-        return f"{found} {told_of_ours(place)}".rstrip()
-    file = found.file if found else find_file(place)
-    return (file and what_is_hidden(file)) or None
+    found = look_up(spec)
+    return found if isinstance(found, str) else None
 
 
 def look_up(spec: str) -> Definition | str | None:
     """The definition that an import path names; None if only an import could tell; or what is wrong."""
+    found, place = _look_up(spec), spec.rpartition(":")[0]
+    if isinstance(found, str):
+        return f"{found} {told_of_ours(place)}".rstrip()
+    file = found.file if found else find_file(place)
+    return (file and what_is_hidden(file)) or found
+
+
+def _look_up(spec: str) -> Definition | str | None:
     place, separator, name = spec.rpartition(":")
     if not separator or not place or not name.isidentifier():
         head, dot, last = spec.rpartition(".")

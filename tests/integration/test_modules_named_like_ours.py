@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.check.source import find_import_path
+from controller.check.source import look_up
 from protocol.errors import ConfigError
 from protocol.importing import load_object, python_path, python_path_of_users
 from workers.agent.kinds.command import from_command
@@ -72,7 +72,7 @@ async def test_a_reward_that_imports_a_package_of_the_users_with_our_name_is_ref
         with pytest.raises(ExceptionGroup) as refused:
             await pool.start()
     assert both in str(refused.value.exceptions[0])
-    assert both in str(find_import_path("mine.py:score"))
+    assert both in str(look_up("mine.py:score"))
 
 
 def test_so_is_a_function_of_such_a_package(folder):
@@ -81,13 +81,13 @@ def test_so_is_a_function_of_such_a_package(folder):
         with pytest.raises(ConfigError) as refused:
             load_object(spec)
         assert both in str(refused.value)
-        assert both in str(find_import_path(spec))
+        assert both in str(look_up(spec))
 
 
 def test_what_the_users_modules_do_not_import_is_no_matter(folder):
     (folder / "apart.py").write_text("from protocol.errors import ConfigError\n")
     assert load_object("apart.py:ConfigError") is ConfigError
-    assert find_import_path("apart.py:ConfigError") is None
+    assert not isinstance(look_up("apart.py:ConfigError"), str)
 
 
 async def test_a_program_of_the_users_imports_his_packages_not_ours(folder, monkeypatch):
@@ -138,7 +138,8 @@ def test_launch_py_starts_in_a_folder_with_packages_named_like_ours(tmp_path, wo
 
 def test_libraries_start_ours_where_the_user_has_such_a_package_and_else_look_as_his_programs_do(folder):
     program = (
-        "import json, os, sys\nfrom protocol.importing import put_users_first\nput_users_first()\n"
+        "import json, os, sys\nfrom protocol.importing import put_users_first\n"
+        "put_users_first(if_safe=True)\n"
         "print(json.dumps([sys.path, os.environ['PYTHONPATH'].split(os.pathsep)]))\n"
     )
 

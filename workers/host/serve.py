@@ -77,7 +77,6 @@ class OutlivesLinks(Protocol):
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a worker; ends the process."""
-    put_users_first()
     parser = argparse.ArgumentParser(
         prog="python -m workers.host", description="One worker of a StaleFlow run."
     )
@@ -88,6 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--key", help="key file made by `launch.py keygen`")
     parser.add_argument("--parent", type=int, help="pid of the process that started this one, to end with")
     options = parser.parse_intermixed_args(arguments)
+    put_users_first(if_safe=options.role in ("rollout", "trainer"))
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
