@@ -134,6 +134,14 @@ def test_importing_the_controller_pulls_in_nothing_heavy():
     )
 
 
+def test_every_package_says_that_it_is_typed_wherever_it_is_installed():
+    """Without `py.typed`, mypy and pyright take all that a user's plug-in imports of ours for unknown."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "py.typed" in told["package-data"]["*"]
+    for name in told["packages"]["find"]["include"]:
+        assert (ROOT / name.removesuffix(".*") / "py.typed").exists(), name
+
+
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_every_package_is_installed(package):
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
