@@ -30,7 +30,8 @@ def install_packages(
 ) -> None:
     """Install what a run needs; launch.py does so by itself too, but for vLLM."""
     if not vllm:
-        print(f"{sys.executable} has all that a run needs. `launch.py install --vllm` adds vLLM.")
+        more = " `launch.py install --vllm` adds vLLM." if install.has_folder() else ""
+        print(f"{sys.executable} has all that a run needs.{more}")
         return
     if not install.is_complete(VLLM_ENVIRONMENT, vllm_extras()):
         if obstacle := why_not_here():
@@ -47,6 +48,9 @@ def why_not_here() -> str:
     """Why vLLM cannot be installed on this machine; "" if it can."""
     if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
         return "STALEFLOW_NO_INSTALL=1 forbids to install it"
+    if not install.has_folder():
+        by_hand = install.by_hand(vllm_extras())
+        return f"launch.py installs only into a checkout. In an environment made for vLLM: {by_hand}"
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in MACHINES:
         here = f"{sys.platform} on {machine}"

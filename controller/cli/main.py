@@ -240,6 +240,7 @@ def conformance(
     ] = False,
 ) -> None:
     """Check that a rollout engine keeps the interface's promises; further arguments go to pytest."""
+    needs.require_folder("The tests of an engine are a part")
     import pytest
 
     known = (*ENGINES, "simulated")

@@ -99,6 +99,15 @@ def _beside_vllm(extras: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*vllm_extras(), *(extra for extra in extras if extra != VLLM)]))
 
 
+def require_folder(what: str) -> None:
+    """Raises: ConfigError if StaleFlow was installed without its folder, where `what` lies."""
+    if not install.has_folder():
+        raise ConfigError(
+            f"{what} of StaleFlow's repository, and only its packages are installed here ({install.ROOT}). "
+            "Expected a checkout: clone the repository, and give this command to its launch.py."
+        )
+
+
 def require_extras(*extras: str, reason: str) -> None:
     """Return if the modules of the extras can be imported.
 

@@ -23,7 +23,7 @@ import typer
 
 import install
 from controller.cli.install import why_not_here
-from controller.cli.needs import require_extras
+from controller.cli.needs import require_extras, require_folder
 from install.connectors_environment import CONNECTORS_ENVIRONMENT, CONNECTORS_EXTRAS
 from install.vllm_environment import UNWANTED, VLLM_ENVIRONMENT, VLLM_EXTRAS
 
@@ -68,6 +68,7 @@ def run_tests(
 
     if fast + costly + thorough > 1:
         raise typer.BadParameter("--fast, --costly and --thorough exclude each other; expected one, or none.")
+    require_folder("The tests are a part")
     os.chdir(ROOT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower with more threads
     keep_bytecode()

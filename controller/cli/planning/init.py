@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from controller.cli.needs import require_folder
 from controller.cli.say import say
 from protocol.errors import ConfigError
 from protocol.model_shape import checked, text_shape
@@ -159,6 +160,10 @@ def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
         raise ConfigError(f"--model {answers.model} has no config.json; expected a Hugging Face folder.")
     if answers.data and not answers.model:
         raise ConfigError("--data needs --model: the quickstart's little model knows its own task alone.")
+    if not (answers.model and answers.data):
+        require_folder(
+            "The quickstart's model and task, which are taken without --model and --data, are a part"
+        )
     columns = columns_of(Path(answers.data)) if answers.data else {}
     files = {folder / "run.yaml": _config(answers, folder / "run.yaml", columns)}
     if answers.reward == "function":
@@ -210,8 +215,10 @@ def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
     instances = max(1, answers.gpus - 1) if answers.gpus else 2
     engine = "vllm" if answers.gpus > 1 else "torch"
     rollout = f"  engine: {engine}\n  instances: {instances}              # processes that generate"
-    return CONFIG.format(
-        schema=ROOT / "docs" / "configuration.schema.json", file=shlex.quote(str(file)),
+    schema = ROOT / "docs" / "configuration.schema.json"
+    config = CONFIG if schema.exists() else CONFIG.partition("\n")[2]
+    return config.format(
+        schema=schema, file=shlex.quote(str(file)),
         name=_quoted(answers.name), run=shlex.quote(f"runs/{answers.name}"), steps=answers.steps, model=model,
         data=data, reward=reward, rollout=rollout,
         group_size=16 if is_small else 8, max_prompt_tokens=prompt_tokens,

@@ -194,3 +194,28 @@ def test_the_table_of_what_is_installed_has_every_extra():
     told = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
     assert told == set(install.EXTRAS)
     assert told >= {need.extra for need in needs.NEEDS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["init", "mine"], "--model and --data, are a part of StaleFlow's repository"),
+        (["init", "mine", "--model", "."], "--model and --data, are a part of StaleFlow's repository"),
+        (["conformance", "torch"], "The tests of an engine are a part of StaleFlow's repository"),
+        (["test"], "The tests are a part of StaleFlow's repository"),
+        (["install", "--vllm"], "launch.py installs only into a checkout. In an environment made for vLLM:"),
+    ],
+)
+def test_what_needs_the_checkout_says_so_where_only_the_packages_are(
+    tmp_path, monkeypatch, capsys, arguments, words
+):
+    """As pip installs them without -e: no examples, no tests, no constraints lie beside them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.delenv("STALEFLOW_NO_INSTALL", raising=False)
+    monkeypatch.setattr(install, "has_folder", lambda: False)
+    monkeypatch.setattr(install, "install", None)
+    monkeypatch.setattr(pytest, "main", None)
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "mine").exists()
