@@ -9,6 +9,12 @@ from pathlib import Path
 OTHERS = 0o077
 
 
+def readable_as_its_folder(file: Path) -> None:
+    """Let those read and write a file who may its folder: safetensors makes its files the owner's alone."""
+    with suppress(PermissionError):  # a disk without modes
+        file.chmod(stat.S_IMODE(file.stat().st_mode) | stat.S_IMODE(file.parent.stat().st_mode) & 0o666)
+
+
 def stranger_at(path: Path) -> int | None:
     """The id of another user who has put what is at a path into a folder such as /tmp.
 

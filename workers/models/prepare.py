@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 from protocol.errors import ConfigError, StaleFlowError
-from protocol.files import OTHERS
+from protocol.files import OTHERS, readable_as_its_folder
 from protocol.importing import load_object, put_users_first
 from protocol.model_files import aside_of, remove_unfinished
 from protocol.stacks import dump_on_signal
@@ -44,6 +44,9 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
                 "save_pretrained to the directory that it is given."
             )
         aside.chmod(0o777 & ~umask)  # mkdtemp makes it private; workers may run as another user of the group
+        for file in aside.rglob("*"):
+            if file.is_file() and not file.is_symlink():
+                readable_as_its_folder(file)
         aside.rename(directory)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -114,11 +114,14 @@ def test_keys_and_their_folder_are_the_owners(tmp_path):
 @pytest.mark.parametrize(("extra", "folder", "file"), [((), 0o755, 0o644), (("--private",), 0o700, 0o600)])
 def test_a_model_that_is_made_follows_the_umask_unless_the_run_is_private(tmp_path, extra, folder, file):
     (tmp_path / "made.py").write_text(
-        "def make(directory, *, seed, progress):\n    open(f'{directory}/config.json', 'w').write('{}')\n"
+        "import os\nfrom pathlib import Path\n\n"
+        "def make(directory, *, seed, progress):\n    Path(directory, 'config.json').write_text('{}')\n"
+        "    os.close(os.open(f'{directory}/weights', os.O_CREAT, 0o600))  # as safetensors makes its files\n"
     )
     command = [
         sys.executable, "-m", "workers.models.prepare", "--factory", f"{tmp_path}/made.py:make",
         "--directory", f"{tmp_path}/model", "--seed", "0", *extra,
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    assert (mode(tmp_path / "model"), mode(tmp_path / "model" / "config.json")) == (folder, file)
+    assert mode(tmp_path / "model") == folder
+    assert [mode(tmp_path / "model" / name) for name in ("config.json", "weights")] == [file, file]

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor, Shard
 
 from protocol.errors import RunError
+from protocol.files import readable_as_its_folder
 
 OFFSETS = "DCP_SHARDING_INFO"  # torch's name for the header's entry, and the three below
 HEADER = {"DCP_VERSION": "1.0", "format": "pt"}
@@ -64,6 +65,7 @@ def write_shares(file: Path, shares: Mapping[str, Share], *, metadata: Mapping[s
     }
     tensors = {name: share.rows for name, share in shares.items()}
     save_file(tensors, file, metadata={**HEADER, OFFSETS: json.dumps(offsets), **metadata})
+    readable_as_its_folder(file)
 
 
 class Shares(Mapping[str, torch.Tensor]):

@@ -117,3 +117,13 @@ def test_a_stream_is_the_file_that_safetensors_reads_with_one_tensor_in_memory(t
     with safe_open(file, framework="pt") as opened:
         assert opened.metadata() == {"format": "pt"}
     assert os.path.getsize(file) % 2 == 0
+
+
+@pytest.mark.parametrize(("folder", "file"), [(0o755, 0o644), (0o775, 0o664), (0o700, 0o600)])
+def test_who_may_read_the_folder_may_read_the_file_which_safetensors_gives_to_its_owner_alone(
+    tmp_path, folder, file
+):
+    """A trainer of another user of the group resumes from it."""
+    tmp_path.chmod(folder)
+    write_shares(tmp_path / "rank.safetensors", {"a": Share(torch.ones(2), 0)}, metadata={})
+    assert (tmp_path / "rank.safetensors").stat().st_mode & 0o777 == file
