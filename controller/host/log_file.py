@@ -1,6 +1,7 @@
 """logs/controller.log of a run, readable only by the run's user, as it quotes prompts and responses."""
 
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
@@ -14,11 +15,23 @@ from protocol.stacks import dump_on_signal
 class OwnersLog(logging.FileHandler):
     """A log that only its owner may read, from its first byte on."""
 
+    _is_told = False  # whether the disk has refused a line
+
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Tell in one sentence that the disk refuses lines, the first time; other errors as logging does."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._is_told and sys.stderr is not None:
+            self._is_told = True
+            with suppress(OSError):  # nobody reads any more
+                print(f"warning: {self.baseFilename} lacks lines: {error.strerror}.", file=sys.stderr)
+
     def close(self) -> None:
-        """Close it; what a full disk did not take is lost, as `emit` has told."""
+        """Close it; what a full disk did not take is lost, as `handleError` has told."""
         with suppress(OSError):
             super().close()
 

@@ -341,7 +341,7 @@ def test_a_place_for_versions_that_cannot_be_made_is_told_with_its_own_key(tmp_p
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a device of Linux")
-def test_a_log_whose_last_lines_the_disk_did_not_take_is_closed_without_an_error(
+def test_a_log_whose_last_lines_the_disk_did_not_take_says_so_in_one_line_and_is_closed_without_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = RunDirectory(config(tmp_path))
@@ -351,8 +351,10 @@ def test_a_log_whose_last_lines_the_disk_did_not_take_is_closed_without_an_error
         (handler,) = logging.getLogger("staleflow").handlers
         assert isinstance(handler, logging.FileHandler)
         os.dup2(full.fileno(), handler.stream.fileno())
-        logging.getLogger("staleflow.controller").warning("The disk is full.")
-    assert "No space left on device" in capsys.readouterr().err
+        for _ in range(2):
+            logging.getLogger("staleflow.controller").warning("The disk is full.")
+    log = tmp_path / "run" / "logs" / "controller.log"
+    assert capsys.readouterr().err == f"warning: {log} lacks lines: No space left on device.\n"
     assert not logging.getLogger("staleflow").handlers
     RunDirectory(config(tmp_path)).close()
 
