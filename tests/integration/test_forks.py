@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -180,6 +182,39 @@ async def test_a_killed_controller_takes_the_server_and_the_forked_with_it(tmp_p
         await controller.wait()
         for end in ends:
             await ended(end)
+
+
+IMPORTING = "import os, signal\nprint('importing', os.getpid(), flush=True)\nsignal.pause()\n"
+STARTER = """
+import os, subprocess, sys
+from controller.host.forks import COMMAND
+server = subprocess.Popen([*COMMAND, sys.argv[1], f"--parent={os.getpid()}"], pass_fds=[int(sys.argv[1])])
+server.wait()
+"""
+
+
+async def test_a_server_that_still_imports_ends_with_the_controller(tmp_path: Path):
+    (tmp_path / "uvloop.py").write_text(IMPORTING)  # the first module that it imports
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with door, theirs:
+        controller = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", STARTER, str(theirs.fileno()),
+            stdout=asyncio.subprocess.PIPE, env=environment, pass_fds=[theirs.fileno()],
+        )  # fmt: skip
+        assert controller.stdout is not None
+        async with asyncio.timeout(LIMIT_S):
+            said, pid = (await controller.stdout.readline()).split()
+            assert said == b"importing"
+            server = psutil.Process(int(pid))
+            end = os.pidfd_open(server.pid)
+            controller.kill()
+            await controller.wait()
+            try:
+                await ended(end)
+            finally:
+                with suppress(psutil.NoSuchProcess):
+                    server.kill()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ and `{"refused": errno}` if the machine has no room for another process, or for 
 sending 0.
 
 Invariants: this process has one thread, no event loop and no device, so a fork of it is as good as a new
-process; it ends with its parent, or after a minute without clients; when a client leaves, its processes are
-killed; a forked process is killed by the kernel when this process ends, unless it has asked for another
-signal (workers/link/parent.py): a client that ends with the parent sends nothing, and its workers hand over
-their unfinished work.
+process; it ends with its parent, while it imports too, or after a minute without clients; when a client
+leaves, its processes are killed; a forked process is killed by the kernel when this process ends, unless it
+has asked for another signal (workers/link/parent.py): a client that ends with the parent sends nothing, and
+its workers hand over their unfinished work.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from typing import NoReturn, TypedDict
 from setproctitle import setproctitle
 
 from protocol.wire.descriptors import raise_limit
-from workers.link.parent import die_with_parent
+from workers.link.parent import die_with_parent, ending_with
 
 MODULES = (
     "uvloop",
@@ -220,8 +220,9 @@ def main() -> NoReturn:
     options = parser.parse_args()
     raise_limit()
     server = ForkServer(socket.socket(fileno=options.descriptor), options.parent)
-    for module in (*MODULES, RENEWAL):
-        importlib.import_module(module)
+    with ending_with(options.parent):  # importing takes seconds, on a machine with other work many
+        for module in (*MODULES, RENEWAL):
+            importlib.import_module(module)
     gc.collect()
     gc.freeze()  # the collector of a fork would copy every page that it looks at
     try:

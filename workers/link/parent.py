@@ -7,7 +7,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Thread
 
 PR_SET_PDEATHSIG = 1
@@ -48,6 +49,30 @@ def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float)
 
     Thread(target=mourn, name="parent", daemon=True).start()
     _signal_at_death_of(parent, signal.SIGCONT)
+
+
+@contextmanager
+def ending_with(parent: int) -> Iterator[None]:
+    """Inside, this process ends at once when `parent` does; no thread is left on return, as before a fork.
+
+    Raises: ProcessLookupError if `parent` is gone already; OSError.
+    """
+    descriptor = os.pidfd_open(parent)
+    over, ends = os.pipe()
+
+    def wait() -> None:
+        if descriptor in select.select([descriptor, over], [], [])[0]:
+            os._exit(1)
+
+    thread = Thread(target=wait, name="parent", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(ends)
+        thread.join()
+        os.close(over)
+        os.close(descriptor)
 
 
 def _signal_at_death_of(parent: int, number: signal.Signals) -> None:
