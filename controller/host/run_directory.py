@@ -52,6 +52,7 @@ class RunDirectory:
         self._has_journal = False  # whether run.db was seen
         self._is_locked = False
         self._socket_dir: Path | None = None
+        self._socket: Path | None = None
         self._hold: IO[bytes] | None = None
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
         self.previous: Path | None = None
@@ -144,6 +145,7 @@ class RunDirectory:
         Raises: ConfigError.
         """
         if bind != "auto":
+            self._socket = Path(bind.removeprefix("ipc://")) if bind.startswith("ipc://") else None
             return bind
         folder = self.path / "socket"
         with self.in_words():
@@ -151,8 +153,12 @@ class RunDirectory:
                 folder = _short_folder(self.path)
             folder.mkdir(mode=0o700, exist_ok=True)
             folder.chmod(0o700)  # one that a killed run left may have been opened to others since
-        self._socket_dir = folder
-        return f"ipc://{folder}/controller"
+        self._socket_dir, self._socket = folder, folder / "controller"
+        return f"ipc://{self._socket}"
+
+    def lost_socket(self) -> Path | None:
+        """The Unix socket at which workers attach, if its file was removed under the run; else None."""
+        return self._socket if self._socket is not None and not self._socket.exists() else None
 
     def has_model(self, origin: str) -> bool:
         """Whether the initial model is there and was made by `origin`.

@@ -97,10 +97,10 @@ class Shell:
             self._collector = stack.enter_context(rare_collections())
             self.directory = RunDirectory(self._config)
             stack.callback(self.directory.close)
+            health = OwnHealth(self.directory.path, lambda: self.core, self.directory.lost_socket)
             self._status = StatusFile(
-                self.directory, self._config, on_complaint=self._warn,
-                own=stack.enter_context(OwnHealth(self.directory.path, lambda: self.core)).look,
-            )  # fmt: skip
+                self.directory, self._config, on_complaint=self._warn, own=stack.enter_context(health).look
+            )
             past = await find_past(self.directory, self._config, on_warning=self._on_warning)
             self.directory.begin_log(level=self._config.logging.level, stack=stack)
             for note in past.notes if past else ():

@@ -1,4 +1,4 @@
-"""Alarms about the controller's event loop, its disk and the user's strategies, with their figures.
+"""Alarms about the controller's event loop, disk and socket and the user's strategies, with their figures.
 
 Invariants: an alarm is raised at one limit and withdrawn at a milder one, so it does not flap; the loop is
 judged by a whole window, so a start raises no alarm; a disk whose free space is unknown raises none.
@@ -45,9 +45,14 @@ class OwnAlarms:
 class OwnHealth:
     """Health of the controller of one run; a context manager."""
 
-    def __init__(self, folder: Path, core: Callable[[], Core]) -> None:
-        """`core()` returns the current core, which is replaced when an event is passed over."""
-        self._folder, self._alarms = folder, OwnAlarms()
+    def __init__(
+        self, folder: Path, core: Callable[[], Core], lost_socket: Callable[[], Path | None] = lambda: None
+    ) -> None:
+        """`core()` returns the current core, which is replaced when an event is passed over.
+
+        `lost_socket()`: the socket at which workers attach, if it was removed.
+        """
+        self._folder, self._alarms, self._lost_socket = folder, OwnAlarms(), lost_socket
         self._core, self._strategies = core, SlowStrategies()
 
     def __enter__(self) -> "OwnHealth":
@@ -66,7 +71,17 @@ class OwnHealth:
         told["disk_free_mb"] = None if free_bytes is None else free_bytes >> 20
         self._strategies.follow(self._core())
         own = self._alarms.look(lag, free_bytes, where=str(self._folder))
-        return told, [*self._strategies.look(), *own]
+        return told, [*self._strategies.look(), *own, *self._removed()]
+
+    def _removed(self) -> list[Alarm]:
+        if (socket := self._lost_socket()) is None:
+            return []
+        evidence = f"{socket}, where workers attach, was removed"
+        remedy = (
+            "Attached workers go on, but no other can attach, and no order comes through. "
+            f"`launch.py stop {self._folder}` ends the run in good order, and the same command goes on."
+        )
+        return [Alarm("socket", "controller", evidence, remedy)]
 
     def _free_bytes(self) -> int | None:
         try:

@@ -2,12 +2,18 @@
 
 import shutil
 from collections import namedtuple
+from contextlib import closing
+from pathlib import Path
+
+import pytest
 
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.host.health.loop_lag import WINDOW_S, Lag
 from controller.host.health.own_health import OwnAlarms, OwnHealth
+from controller.host.run_directory import RunDirectory
+from protocol.wire.server import Server
 
 GB = 10**9
 Usage = namedtuple("Usage", "total used free")
@@ -50,6 +56,35 @@ def test_each_has_owner_evidence_and_remedy():
     )
     assert loop.evidence == "its event loop comes 1.2 s late for 5 % of the last 60 s, 2.5 s at most"
     assert loop.owner == "controller"
+
+
+def removed(endpoint):
+    socket = Path(endpoint.removeprefix("ipc://"))
+    socket.unlink()
+    return socket
+
+
+async def test_a_socket_that_was_removed_is_named_with_what_it_means(tmp_path):
+    directory = RunDirectory(Config.model_validate({"run": {"dir": str(tmp_path)}}))
+    core = Core(Config(), load_strategies(Config()))
+    with closing(directory), OwnHealth(directory.path, lambda: core, directory.lost_socket) as health:
+        endpoint = directory.endpoint("auto")
+        with closing(Server(endpoint, on_message=print, on_fault=print, on_drained=print)):
+            assert "socket" not in [alarm.name for alarm in health.look()[1]]
+            socket = removed(endpoint)
+            (alarm,) = [alarm for alarm in health.look()[1] if alarm.name == "socket"]
+    assert alarm.in_words() == (
+        f"socket (controller): {socket}, where workers attach, was removed. Attached workers go on, but no "
+        f"other can attach, and no order comes through. `launch.py stop {directory.path}` ends the run in "
+        "good order, and the same command goes on."
+    )
+
+
+@pytest.mark.parametrize(("bind", "is_file"), [("tcp://127.0.0.1:0", False), ("ipc://FOLDER/here", True)])
+def test_a_socket_of_ones_own_is_looked_for_where_it_is_a_file(tmp_path, bind, is_file):
+    with closing(RunDirectory(Config.model_validate({"run": {"dir": str(tmp_path)}}))) as directory:
+        directory.endpoint(bind.replace("FOLDER", str(tmp_path)))
+        assert directory.lost_socket() == (tmp_path / "here" if is_file else None)
 
 
 async def test_what_a_run_says_of_itself(tmp_path, monkeypatch):
