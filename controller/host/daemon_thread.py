@@ -1,16 +1,25 @@
 """Calls that may block for ever, beside the event loop.
 
-Invariant: such a call never delays the end of the process.
+Invariants: such a call never delays the end of the process; one for which the machine has no room now waits.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+from protocol.wire.descriptors import RETRY_S
+
 Result = TypeVar("Result")
+log = logging.getLogger("staleflow.controller")
+
+NO_ROOM = (
+    "it is tried again until the machine has room for one. Allow more processes and threads (`ulimit -u`, or "
+    "the limit of pids of the container)."
+)
 
 
 async def in_daemon_thread(call: Callable[[], Result]) -> Result:
@@ -38,5 +47,14 @@ async def in_daemon_thread(call: Callable[[], Result]) -> Result:
             loop.call_soon_threadsafe(settle, result, error)
 
     of_caller = copy_context()  # the call logs to the caller's run
-    threading.Thread(target=of_caller.run, args=[work], name="prompts", daemon=True).start()
-    return await answer
+    is_told = False
+    while True:
+        try:
+            threading.Thread(target=of_caller.run, args=[work], name="prompts", daemon=True).start()
+        except RuntimeError as error:  # as Python says it
+            if not is_told:
+                log.warning("%s: %s", error, NO_ROOM)
+            is_told = True
+            await asyncio.sleep(RETRY_S)
+        else:
+            return await answer

@@ -8,6 +8,7 @@ import pytest
 from controller.config.models import Config
 from controller.core.commands import ReadPrompts
 from controller.core.events import PromptsRead
+from controller.host import daemon_thread
 from controller.host.daemon_thread import in_daemon_thread
 from controller.host.prompt_reader import PromptReader, identity
 from controller.simulation import Simulation
@@ -68,6 +69,22 @@ async def test_rows_that_a_run_has_read_before_are_passed_over_in_a_thread_that_
     reader = await PromptReader.open(Config(), watched(), known=None, on_refused=print)
     await reader.go_on(core, {}, cursors=None)
     assert are_daemons == [True, True]
+
+
+async def test_a_call_for_which_the_machine_has_no_thread_now_is_made_once_there_is_room(monkeypatch, caplog):
+    started, refusals = threading.Thread.start, [1, 1]
+
+    def start(thread):
+        if refusals:
+            refusals.pop()
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(daemon_thread, "RETRY_S", 0)
+    assert await in_daemon_thread(lambda: 7) == 7
+    (told,) = caplog.messages
+    assert told.startswith("can't start new thread: it is tried again until the machine has room for one.")
 
 
 async def test_a_call_that_raises_stop_iteration_does_not_leave_its_caller_waiting():
