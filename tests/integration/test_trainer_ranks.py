@@ -292,6 +292,32 @@ def test_two_ranks_train_an_own_loss_though_a_row_has_no_tokens_or_no_gradient(p
     assert_alike(json.loads(ended.stdout)["metrics"], expected)
 
 
+RAISING_LOSS = """
+import os
+
+CALLS = []
+
+
+def on_one_rank(tokens):
+    CALLS.append(len(tokens.logprobs))
+    if os.environ["RANK"] == "1" and len(CALLS) > 2:
+        raise KeyError("only here")
+    return -tokens.advantages * tokens.logprobs
+"""
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_rank_0_ends_with_what_an_own_loss_has_raised_on_another_rank(prepared, tmp_path, is_streaming):
+    (tmp_path / "mine.py").write_text(RAISING_LOSS)
+    options = {"loss": f"{tmp_path}/mine.py:on_one_rank", "streaming": is_streaming, "minibatches": 1}
+    _, file, model_directory = prepared("raising", **options)
+    ended = run_ranks(model_directory, "train", (file, 3))
+    assert ended.returncode == 1
+    rank_0 = ended.stderr.partition("in lead\n")[2].partition("PluginError: ")[2]
+    assert rank_0.startswith(f"trainer.loss: on_one_rank ({tmp_path}/mine.py, line 10) raised KeyError")
+    assert "gloo" not in rank_0.splitlines()[0]
+
+
 def copy_checkpoint(settings):
     """Let a run begin where two ranks have ended."""
     run = Path(settings.run_dir)

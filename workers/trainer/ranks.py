@@ -10,7 +10,7 @@ one after the other; a single rank needs no environment, and of the network only
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.errors import ConfigError, PluginError, RunError, StaleFlowError
 from protocol.messages import Message, Welcome
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.codec import from_fields, pack, to_fields, unpack
@@ -176,6 +176,37 @@ class Ranks:
         except RuntimeError as error:
             raise RunError(f"Another trainer rank was lost; its log says why: {error}.") from error
         return [bytes(one[one > 0].tolist()).decode() for one in told or []]
+
+    def raise_alike(self, error: PluginError | None) -> None:
+        """Raise on every rank the first rank's error, if a rank has one. Collective.
+
+        So rank 0, which has the link, names the cause. Raises: PluginError.
+        """
+        has_failed = torch.zeros(self.size, device=self.device)
+        has_failed[self.rank] = error is not None
+        if not self.sum(has_failed).any():
+            return
+        first = int(has_failed.argmax())
+        text = torch.frombuffer(bytearray(str(error).encode()), dtype=torch.uint8)
+        size = torch.tensor(len(text))
+        dist.broadcast(size, src=first)
+        letters = text if first == self.rank else torch.zeros(int(size), dtype=torch.uint8)
+        dist.broadcast(letters, src=first)
+        raise error or PluginError(letters.numpy().tobytes().decode())
+
+    @contextmanager
+    def leaving_after_rank_0(self) -> Iterator[None]:
+        """Other ranks: after an error that all have, wait until rank 0, which tells of it, has left.
+
+        The first process that ends has the others killed.
+        """
+        try:
+            yield
+        except PluginError as error:
+            log.error("%s", error, exc_info=error)
+            with suppress(RuntimeError):  # it is lost
+                self.receive()
+            raise
 
     def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
         """Rank 0: send an order to the other ranks; None ends them."""

@@ -31,7 +31,7 @@ from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.checkpoints import read_state
 from workers.trainer.critic import CRITIC, CRITIC_MEANS, Critic, ValueStep
 from workers.trainer.interface import Holdings
-from workers.trainer.losses.own import backward, load_loss
+from workers.trainer.losses.own import RowGradients, load_loss
 from workers.trainer.lr_schedule import lr_share
 from workers.trainer.nonfinite_report import Skipped
 from workers.trainer.packed_forward import PackedRow, pack_rows
@@ -337,20 +337,21 @@ class Trainer:
         )  # fmt: skip
 
     def _backward(self, rows: Sequence[PackedRow], flat: TokenBatch, *, is_end: bool = True) -> torch.Tensor:
-        """Add the gradients of these rows; returns this rank's sums for `_optimizer_step`."""
+        """Add the gradients of these rows; returns this rank's sums. Raises: PluginError, on all ranks."""
         options = self._settings.trainer
         totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
+        gradients = RowGradients(self._loss, ranks=self.ranks.size)
         for row in accumulated(self.model, rows, self.ranks, options=options, is_end=is_end):
             tokens = tokens_of(
                 flat, row.places_N, *self._forward(row, self.model), options=options,
                 train_version=self.policy_version,
             )  # fmt: skip
-            result = losses.policy_loss(tokens, self._loss)
-            # FSDP takes the mean over ranks, the loss is a sum
-            backward(result.loss * self.ranks.size, self._loss, tokens)
+            result = gradients.add(tokens)
             parts = (result.loss, tokens.entropy.sum(), result.clipped, result.nonfinite, result.kl)
             counts = totals.new_tensor(len(row.places_N))
             totals += torch.stack([*(part.detach().double() for part in parts), counts])
+        if options.loss not in losses.LOSSES:
+            self.ranks.raise_alike(gradients.error)
         return totals / options.sequence_ranks  # each rank of a group counts all of a row
 
     def _optimizer_step(

@@ -3,7 +3,7 @@
 Invariants: built-in losses are not wrapped; a user's loss is called once on made-up tokens before a run, so
 that an error of the first step is reported before the first response; a later exception or wrong result is a
 PluginError with file and line; the loss never gets a row without tokens; every row has a backward pass,
-whatever the loss returns.
+whatever the loss returns or raises.
 """
 
 import inspect
@@ -18,7 +18,8 @@ from protocol.errors import ConfigError, PluginError
 from protocol.importing import load_object
 from protocol.settings import TrainerSettings
 from workers.models.out_of_memory import is_of_memory
-from workers.trainer.losses import LOSSES, Loss, TokenLoss, Tokens
+from workers.trainer.losses import LOSSES, Loss, TokenLoss, Tokens, policy_loss
+from workers.trainer.losses.policy import PolicyLoss
 
 EXPECTED = (
     "a tensor with one number per token, shape [N] as `tokens.logprobs` has it, made from `tokens.logprobs`; "
@@ -88,6 +89,39 @@ def backward(total: torch.Tensor, function: Loss, tokens: Tokens) -> None:
             hook.remove()
 
 
+class RowGradients:
+    """Adds the gradients of rows, one after the other.
+
+    Among several ranks an error of the user's function does not end the rows of its rank: the others wait for
+    it in every layer. Its gradient is 0 from then on, and `error` says what the step has to end with.
+    """
+
+    def __init__(self, loss: Loss, *, ranks: int) -> None:
+        self._loss, self._ranks = loss, ranks
+        self.error: PluginError | None = None
+
+    def add(self, tokens: Tokens) -> PolicyLoss:
+        """Add the gradient of a row; returns its loss. Raises: PluginError if there are no other ranks."""
+        try:
+            return self._add(tokens, self._loss if self.error is None else _nothing)
+        except PluginError as error:
+            if self._ranks == 1:
+                raise
+            self.error = error
+        return self._add(tokens, _nothing)
+
+    def _add(self, tokens: Tokens, loss: Loss) -> PolicyLoss:
+        result = policy_loss(tokens, loss)
+        # FSDP takes the mean over ranks, the loss is a sum
+        backward(result.loss * self._ranks, loss, tokens)
+        return result
+
+
+def _nothing(tokens: Tokens) -> torch.Tensor:
+    """0 for every token, with a gradient of 0."""
+    return torch.where(torch.isfinite(tokens.logprobs), tokens.logprobs, 0.0) * 0
+
+
 def _for_any_row(function: Loss) -> Loss:
     """Wrap a loss: 0 for a row without tokens, and a gradient for any row, which may be 0.
 
@@ -96,9 +130,8 @@ def _for_any_row(function: Loss) -> Loss:
 
     @wraps(function)
     def loss(tokens: Tokens) -> TokenLoss | torch.Tensor:
-        logprobs_N = tokens.logprobs
-        nothing_N = torch.where(torch.isfinite(logprobs_N), logprobs_N, 0.0) * 0
-        if not len(logprobs_N):
+        nothing_N = _nothing(tokens)
+        if not len(nothing_N):
             return nothing_N
         result = function(tokens)
         if isinstance(result, tuple):
