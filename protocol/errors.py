@@ -34,6 +34,10 @@ class PluginError(RunError):
     """A function of the user's raised, or answered what cannot be; names the key, the file and the line."""
 
 
+class RankLost(RunError):
+    """Another rank of the trainer was lost, and left no word why."""
+
+
 class Unanswered(RunError):
     """A process that was asked a question took too long or ended; the text says which."""
 

@@ -30,6 +30,7 @@ from tests.support.ports import free_port
 from tests.support.prepared_program import start_program
 from workers.trainer.checkpoints import newest_checkpoint, read_state
 from workers.trainer.publishing.copies import Copies
+from workers.trainer.ranks import torch_errors_in_words
 from workers.trainer.sharding import SumInPlace
 from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer
 
@@ -292,32 +293,6 @@ def test_two_ranks_train_an_own_loss_though_a_row_has_no_tokens_or_no_gradient(p
     assert_alike(json.loads(ended.stdout)["metrics"], expected)
 
 
-RAISING_LOSS = """
-import os
-
-CALLS = []
-
-
-def on_one_rank(tokens):
-    CALLS.append(len(tokens.logprobs))
-    if os.environ["RANK"] == "1" and len(CALLS) > 2:
-        raise KeyError("only here")
-    return -tokens.advantages * tokens.logprobs
-"""
-
-
-@pytest.mark.parametrize("is_streaming", [False, True])
-def test_rank_0_ends_with_what_an_own_loss_has_raised_on_another_rank(prepared, tmp_path, is_streaming):
-    (tmp_path / "mine.py").write_text(RAISING_LOSS)
-    options = {"loss": f"{tmp_path}/mine.py:on_one_rank", "streaming": is_streaming, "minibatches": 1}
-    _, file, model_directory = prepared("raising", **options)
-    ended = run_ranks(model_directory, "train", (file, 3))
-    assert ended.returncode == 1
-    rank_0 = ended.stderr.partition("in lead\n")[2].partition("PluginError: ")[2]
-    assert rank_0.startswith(f"trainer.loss: on_one_rank ({tmp_path}/mine.py, line 10) raised KeyError")
-    assert "gloo" not in rank_0.splitlines()[0]
-
-
 def copy_checkpoint(settings):
     """Let a run begin where two ranks have ended."""
     run = Path(settings.run_dir)
@@ -350,13 +325,6 @@ def test_two_ranks_train_what_sampling_has_cut_as_one_does(prepared):
     assert uncut[0]["importance_weight/mean"] != pytest.approx(expected[0]["importance_weight/mean"])
 
 
-def test_a_rank_that_loses_rank_0_ends_and_says_so(prepared):
-    _, file, model_directory = prepared("lost")
-    ended = run_ranks(model_directory, "lose rank 0", (file, 2))
-    assert ended.returncode == 1
-    assert "RunError: The trainer failed" in ended.stderr
-
-
 def main():
     model_directory, scenario, *arguments = sys.argv[1:]
     stages = [argument.split(":") for argument in arguments]
@@ -378,7 +346,8 @@ def main():
         elif rank == 0:
             if settings.run_dir.endswith("go_on"):
                 copy_checkpoint(settings)
-            print(json.dumps(lead(settings, model_directory)), flush=True)
+            with torch_errors_in_words():
+                print(json.dumps(lead(settings, model_directory)), flush=True)
         elif rank < int(ranks):
             follow(settings, model_directory)
     if place == 0:

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from protocol.errors import ConfigError, PluginError, RunError, StaleFlowError
+from protocol.errors import ConfigError, PluginError, RankLost, RunError, StaleFlowError
 from protocol.messages import Message, Welcome
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.codec import from_fields, pack, to_fields, unpack
@@ -35,6 +35,7 @@ STOP = 0  # an order without a message; tags of messages are positive
 PATIENCE = timedelta(days=30)
 INTERFACES = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 SETTINGS = "staleflow/settings"  # key in the store of the rendezvous
+FAILED = "staleflow/failed"  # likewise: which rank failed first, and why
 
 
 @cache
@@ -80,6 +81,33 @@ def shared_settings() -> WorkerSettings | None:
     except RuntimeError as error:
         raise RunError(f"Rank 0 was lost before it was attached; its log says why: {error}.") from error
     return load_settings(text) if text else None
+
+
+@contextmanager
+def word_for_others() -> Iterator[None]:
+    """Tell the other ranks why this one fails, before its connections close."""
+    try:
+        yield
+    except StaleFlowError as error:
+        store, rank, _ = _meet()
+        if not isinstance(error, RankLost):
+            with suppress(RuntimeError):  # rank 0, which has the store, is lost, too
+                words = str(error).removeprefix("The trainer failed: ")
+                store.compare_set(FAILED, "", f"Trainer rank {rank} failed: {words}")
+        raise
+
+
+def _lost(error: BaseException) -> RunError:
+    """What a collective ends with that another rank has left: that rank's own word, if it left one."""
+    with suppress(RuntimeError):
+        store, _, _ = _meet()
+        if store.check([FAILED]):
+            return RunError(store.get(FAILED).decode())
+    torchs = str(error).partition(". This is typically")[0]
+    return RankLost(
+        f"Another trainer rank was lost, and the others cannot go on without it: {torchs}. Its log may say "
+        "why; who started it knows whether it was killed. Resume from the newest checkpoint."
+    )
 
 
 def dismiss() -> None:
@@ -174,7 +202,7 @@ class Ranks:
         try:
             dist.gather(letters, told, dst=0, group=self._background)
         except RuntimeError as error:
-            raise RunError(f"Another trainer rank was lost; its log says why: {error}.") from error
+            raise _lost(error) from error
         return [bytes(one[one > 0].tolist()).decode() for one in told or []]
 
     def raise_alike(self, error: PluginError | None) -> None:
@@ -245,12 +273,18 @@ def torch_errors_in_words() -> Iterator[None]:
         raise
     except (RuntimeError, ValueError, IndexError, OSError) as error:  # what torch raises
         log.exception("The trainer failed.")
+        if _is_of_ranks(error):
+            raise _lost(error) from error
         advice = ""
         if is_of_memory(error):
             advice = "Memory ran out: lower `trainer.max_tokens_per_microbatch`. "
-        elif dist.is_initialized() and dist.get_world_size() > 1:
-            advice = "If another rank was lost, its log says why. "
         raise RunError(
             f"The trainer failed: {type(error).__name__}: {error}. {advice}The traceback is in the log. "
             "Resume from the newest checkpoint."
         ) from error
+
+
+def _is_of_ranks(error: BaseException) -> bool:
+    """Whether torch says that ranks no longer reach each other; gloo has no error class for it."""
+    is_said = isinstance(error, dist.DistError) or "/gloo/" in str(error)
+    return is_said and dist.is_initialized() and dist.get_world_size() > 1

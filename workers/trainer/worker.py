@@ -62,7 +62,7 @@ from workers.trainer.interface import (
 )
 from workers.trainer.publishing.copies import Copies, Copy
 from workers.trainer.publishing.publisher import Publisher
-from workers.trainer.ranks import share_settings, torch_errors_in_words
+from workers.trainer.ranks import share_settings, torch_errors_in_words, word_for_others
 from workers.trainer.saved.kept_aside import KeptAside
 from workers.trainer.token_batch import CorrectedTokens
 from workers.trainer.trainer import Trainer
@@ -321,7 +321,7 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
 
     Raises: RunError if rank 0 is lost, ConfigError if the model or the process group cannot be set up.
     """
-    with torch_errors_in_words(), ExitStack() as stack:
+    with word_for_others(), torch_errors_in_words(), ExitStack() as stack:
         trainer = make_trainer(settings, model_directory)
         copies = Copies(trainer, make_publisher(settings, trainer))
         stack.callback(copies.close)
