@@ -38,6 +38,7 @@ NAME = re.compile(r"step_[0-9]{1,18}")
 ADAPTER_CONFIG = "adapter_config.json"
 MODEL_CONFIGS = ("config.json", "generation_config.json")  # not copied for an adapter
 OF_THE_CONTROLLER = "config.yaml"  # in every run directory before a worker can attach
+REFUSED = "refused: "  # before what a rank has in place of a checksum
 SEEN_S = 60.0  # in this time a network file system shows a file that another host has made
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
 
@@ -48,7 +49,7 @@ class Among(NamedTuple):
     rank: int = 0
     size: int = 1
     meet: Callable[[str], Sequence[str]] = lambda checksum: [checksum]
-    """Send rank 0 the checksum of the written file, "" for none; on rank 0, returns all of them."""
+    """Send rank 0 the checksum of the written file, or why there is none; on rank 0, returns all of them."""
 
     def file(self, rank: int) -> str:
         """Name of a rank's file in the checkpoint."""
@@ -109,14 +110,12 @@ def write_share(
         checksum = _checksum(whole)
     except (OSError, SafetensorError) as error:  # the latter for a disk without room
         if among.rank:
-            among.meet("")
+            among.meet(f"{REFUSED}{error}")
         raise _refused(path, error) from error
     sums = tuple(among.meet(checksum))
-    if "" in sums:
-        raise RunError(
-            f"The checkpoint {path} could not be written: rank {sums.index('')} could not write its part. "
-            "Its log says why; mend that and resume."
-        )
+    for rank, told in enumerate(sums):
+        if told.startswith(REFUSED):
+            raise _refused(path, f"rank {rank} could not write its part, {told.removeprefix(REFUSED)}")
     return sums
 
 
@@ -190,7 +189,7 @@ def _remove(path: Path) -> None:
         log.warning("%s could not be removed, and takes room until you do: %s", path, error)
 
 
-def _refused(path: Path, error: Exception) -> RunError:
+def _refused(path: Path, error: Exception | str) -> RunError:
     return RunError(
         f"The checkpoint {path} could not be written: {error}. Expected a writable directory with room "
         "for the weights and twice as much again for the optimizer; free some and resume."

@@ -192,18 +192,18 @@ class Ranks:
         return parts or []
 
     def meet(self, word: str) -> list[str]:
-        """Send rank 0 a text of at most 64 bytes; on rank 0, returns every rank's text, in order.
+        """Send rank 0 a text, of which it gets 256 bytes; on rank 0, returns every rank's text, in order.
 
         Callable in one thread beside the training thread. Raises: RunError if a rank is lost.
         """
-        letters = torch.zeros(64, dtype=torch.uint8)
-        letters[: len(word)] = torch.tensor(list(word.encode()), dtype=torch.uint8)
+        letters, encoded = torch.zeros(256, dtype=torch.uint8), word.encode()[:256]
+        letters[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)
         told = [torch.empty_like(letters) for _ in range(self.size)] if self.rank == 0 else None
         try:
             dist.gather(letters, told, dst=0, group=self._background)
         except RuntimeError as error:
             raise _lost(error) from error
-        return [bytes(one[one > 0].tolist()).decode() for one in told or []]
+        return [bytes(one[one > 0].tolist()).decode(errors="ignore") for one in told or []]
 
     def raise_alike(self, error: PluginError | None) -> None:
         """Raise on every rank the first rank's error, if a rank has one. Collective.
