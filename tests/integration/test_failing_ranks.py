@@ -1,5 +1,7 @@
 """One trainer rank fails: the others end too, and rank 0, which has the link, says why."""
 
+import os
+
 import pytest
 
 from tests.integration.test_trainer_ranks import prepared, run_ranks  # noqa: F401 - a fixture
@@ -38,6 +40,46 @@ def test_rank_0_ends_with_what_has_failed_on_another(prepared, tmp_path, is_stre
     ended = run_ranks(model_directory, "train", (file, 3))
     assert ended.returncode == 1
     assert ended.stderr.rpartition("[rank0]: protocol.errors.")[2].startswith(told.format(tmp_path))
+
+
+NOT_FINITE = """
+import os
+
+import numpy
+
+from workers.trainer.ranks import Ranks
+
+RANK = os.environ["RANK"]
+PIPE = open("FIFO", "rb") if RANK == "0" else open("FIFO", "wb", 0)
+RECEIVE, SAVE = Ranks.receive, numpy.savez
+
+
+def told(ranks):
+    PIPE.write(b".")
+    return RECEIVE(ranks)
+
+
+def save(*places, **arrays):
+    assert PIPE.read(4) == b"....", "rank 1 has left; expected it to wait after three orders"
+    SAVE(*places, **arrays)
+
+
+Ranks.receive, numpy.savez = told, save
+
+
+def loss(tokens):
+    return tokens.logprobs * float("nan")
+"""
+
+
+def test_rank_0_writes_out_what_is_not_finite_before_the_others_leave(prepared, tmp_path):  # noqa: F811
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "mine.py").write_text(NOT_FINITE.replace("FIFO", f"{tmp_path}/fifo"))
+    _, file, model_directory = prepared("nan", loss=f"{tmp_path}/mine.py:loss", minibatches=1)
+    ended = run_ranks(model_directory, "train", (file, 2))
+    told = ended.stderr.rpartition("[rank0]: ")[2]
+    assert told.startswith("protocol.errors.RunError: 3 optimizer steps in a row were not finite")
+    assert (tmp_path / "nan" / "not_finite" / "version_2" / "batch.npz").exists()
 
 
 def test_a_rank_that_loses_rank_0_ends_and_says_so(prepared):  # noqa: F811

@@ -16,6 +16,7 @@ import torch
 from protocol.errors import RunError
 from protocol.messages import Train
 from workers.trainer.batch import TrainBatch
+from workers.trainer.ranks import Ranks
 from workers.trainer.token_batch import TokenBatch
 
 MAX_SKIPPED_STEPS = 3  # in a row: no longer an accident of one mini-batch
@@ -63,16 +64,18 @@ class Skipped:
         """Whether training has to end."""
         return len(self._steps) >= MAX_SKIPPED_STEPS
 
-    def give_up(self, train: Train, *, batch: TrainBatch, flat: TokenBatch, is_writer: bool) -> NoReturn:
-        """Write the batch to disk, on the rank that `is_writer`. Raises: RunError, which names the folder."""
+    def give_up(self, train: Train, *, batch: TrainBatch, flat: TokenBatch, ranks: Ranks) -> NoReturn:
+        """Write the batch to disk, on rank 0, which the others outlast. Raises: RunError with the folder."""
         path = self._directory / f"version_{train.train_version}"
-        if is_writer:
+        if ranks.rank == 0:
             write_study(path, train, batch=batch, flat=flat, seen=self._steps)
-        raise RunError(
+        error = RunError(
             f"{len(self._steps)} optimizer steps in a row were not finite, the last of {self._last}. "
             f"Expected finite numbers. The batch lies in {path} for study; lower `trainer.lr`, or look there "
             "for what the loss was given, and resume from the newest checkpoint."
         )
+        ranks.outlast_rank_0(error)
+        raise error
 
 
 def write_study(

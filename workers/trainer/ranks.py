@@ -208,7 +208,7 @@ class Ranks:
     def raise_alike(self, error: PluginError | None) -> None:
         """Raise on every rank the first rank's error, if a rank has one. Collective.
 
-        So rank 0, which has the link, names the cause. Raises: PluginError.
+        So rank 0, which has the link, names the cause; the others outlast it. Raises: PluginError.
         """
         has_failed = torch.zeros(self.size, device=self.device)
         has_failed[self.rank] = error is not None
@@ -220,21 +220,19 @@ class Ranks:
         dist.broadcast(size, src=first)
         letters = text if first == self.rank else torch.zeros(int(size), dtype=torch.uint8)
         dist.broadcast(letters, src=first)
-        raise error or PluginError(letters.numpy().tobytes().decode())
+        raised = error or PluginError(letters.numpy().tobytes().decode())
+        self.outlast_rank_0(raised)
+        raise raised
 
-    @contextmanager
-    def leaving_after_rank_0(self) -> Iterator[None]:
-        """Other ranks: after an error that all have, wait until rank 0, which tells of it, has left.
+    def outlast_rank_0(self, error: RunError) -> None:
+        """Other ranks, before they raise an error that rank 0 has, too: wait until rank 0 has left.
 
-        The first process that ends has the others killed.
+        Rank 0 tells of it, and the first process that ends has the others killed.
         """
-        try:
-            yield
-        except PluginError as error:
-            log.error("%s", error, exc_info=error)
-            with suppress(RuntimeError):  # it is lost
+        if self.rank:
+            log.error("%s", error, exc_info=error.__cause__)
+            with suppress(RuntimeError):  # rank 0 has left
                 self.receive()
-            raise
 
     def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
         """Rank 0: send an order to the other ranks; None ends them."""

@@ -158,7 +158,7 @@ class Trainer:
             if problem := step.pop("problem", None):
                 self._skipped.add({"minibatch": place, **step}, str(problem), version=train.train_version)
                 if self._skipped.are_too_many:
-                    self._skipped.give_up(train, batch=batch, flat=flat, is_writer=self.ranks.rank == 0)
+                    self._skipped.give_up(train, batch=batch, flat=flat, ranks=self.ranks)
             else:
                 self._skipped.clear()
                 taken.append(step)

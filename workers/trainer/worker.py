@@ -333,14 +333,12 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
             order, frames = trainer.ranks.receive()
             match order:
                 case Train(_, _, is_published):
-                    with trainer.ranks.leaving_after_rank_0():
-                        trainer.train_step(order, frames)
+                    trainer.train_step(order, frames)
                     if not is_published:
                         copies.begin()
                 case TrainAhead():
                     assert isinstance(trainer, StreamingTrainer), "make_trainer has looked"
-                    with trainer.ranks.leaving_after_rank_0():
-                        trainer.train_ahead(order, frames)
+                    trainer.train_ahead(order, frames)
                 case SaveCheckpoint(policy_version):
                     if begun is not None:
                         begun.result()
