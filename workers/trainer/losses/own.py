@@ -18,7 +18,8 @@ from protocol.errors import ConfigError, PluginError
 from protocol.importing import load_object
 from protocol.settings import TrainerSettings
 from workers.models.out_of_memory import is_of_memory
-from workers.trainer.losses import LOSSES, Loss, TokenLoss, Tokens, policy_loss
+from workers.trainer import losses
+from workers.trainer.losses import LOSSES, Loss, TokenLoss, Tokens
 from workers.trainer.losses.policy import PolicyLoss
 
 EXPECTED = (
@@ -111,7 +112,7 @@ class RowGradients:
         return self._add(tokens, _nothing)
 
     def _add(self, tokens: Tokens, loss: Loss) -> PolicyLoss:
-        result = policy_loss(tokens, loss)
+        result = losses.policy_loss(tokens, loss)
         # FSDP takes the mean over ranks, the loss is a sum
         backward(result.loss * self._ranks, loss, tokens)
         return result
