@@ -52,9 +52,10 @@ def load_object(spec: str) -> Any:  # whatever the user has named
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
+        whither = f" into the environment of {sys.executable}" if isinstance(error, ImportError) else ""
         way = told_of_ours(getattr(error, "name", None)) or (
-            "Mend the module, install what it needs, or check the spelling; modules are looked up beside the "
-            "configuration and on PYTHONPATH."
+            f"Mend the module, install what it needs{whither}, or check the spelling; modules are looked up "
+            "beside the configuration and on PYTHONPATH."
         )
         raise ConfigError(f"Importing `{place}` for {spec!r} failed: {_in_words(error)}. {way}") from error
     finally:

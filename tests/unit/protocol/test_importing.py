@@ -84,6 +84,15 @@ def test_an_exception_at_import_is_named_with_its_line(tmp_path: Path) -> None:
             load_object(f"{file}:y")
 
 
+def test_a_package_that_is_missing_is_told_with_the_environment_that_lacks_it(tmp_path: Path) -> None:
+    """Another Python of the user may have it: launch.py goes on in an environment of its own."""
+    file = tmp_path / "needs_more.py"
+    file.write_text("import nothing_of_that_name\n")
+    with pytest.raises(ConfigError) as caught:
+        load_object(f"{file}:score")
+    assert f"install what it needs into the environment of {sys.executable}, or" in str(caught.value)
+
+
 def test_an_exception_of_many_lines_is_told_in_one(tmp_path: Path) -> None:
     file = tmp_path / "broken_in_lines.py"
     file.write_text("raise ImportError('libcuda\\n  is not here\\n')\n")
