@@ -1,5 +1,5 @@
-"""A run inside a program of one's own: `python examples/embedded.py [steps]`, from the folder that holds
-`controller`. docs/embedding.md says what can be given and asked.
+"""A run inside a program of one's own: `.venv/bin/python examples/embedded.py [steps]`, from the folder that
+holds `controller`. docs/embedding.md says what can be given and asked.
 """
 
 import asyncio

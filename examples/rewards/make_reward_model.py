@@ -1,4 +1,4 @@
-"""Makes a reward model with random weights: `python3 examples/rewards/make_reward_model.py FOLDER`."""
+"""Makes a reward model with random weights: `.venv/bin/python examples/rewards/make_reward_model.py DIR`."""
 
 import sys
 from pathlib import Path
