@@ -6,6 +6,7 @@ Invariants: standard library only; pyproject.toml says both, and where there is 
 
 import json
 import re
+import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,13 @@ def read_project() -> dict[str, Any]:
 def has_folder() -> bool:
     """Whether this code lies in the project's folder, into which launch.py installs environments."""
     return FILE.exists()
+
+
+def launcher() -> str:
+    """What a user types to start launch.py from the working directory, quoted for a shell."""
+    if not has_folder():
+        return "python -m launch"
+    return "python3 launch.py" if Path.cwd() == ROOT else f"python3 {shlex.quote(str(ROOT / 'launch.py'))}"
 
 
 def version() -> str:

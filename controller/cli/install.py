@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import install
+from install.project import launcher
 from install.vllm_environment import VLLM_ENVIRONMENT, unwanted, vllm_extras
 from protocol.errors import ConfigError, RunError
 
@@ -41,7 +42,8 @@ def install_packages(
         except install.InstallFailed as error:
             raise RunError(str(error)) from error
     print(f"vLLM {_tried()} is in {VLLM_ENVIRONMENT}. A run uses it if it is started from there:")
-    print(f"  {install.python_of(VLLM_ENVIRONMENT)} launch.py CONFIG.yaml rollout.engine=vllm")
+    here = launcher().removeprefix("python3 ")
+    print(f"  {install.python_of(VLLM_ENVIRONMENT)} {here} CONFIG.yaml rollout.engine=vllm")
 
 
 def why_not_here() -> str:

@@ -16,6 +16,7 @@ import typer
 
 from controller.cli.needs import require_folder
 from controller.cli.say import say
+from install.project import launcher
 from protocol.errors import ConfigError
 from protocol.model_shape import checked, text_shape
 from protocol.plain_text import is_plain_line
@@ -42,8 +43,8 @@ def score(completion: str, answer: str) -> float:
 
 CONFIG = """\
 # yaml-language-server: $schema={schema}
-# Train:   python3 launch.py {file}
-# Look:    python3 launch.py check {file}      what would go wrong, before anything starts
+# Train:   {launcher} {file}
+# Look:    {launcher} check {file}      what would go wrong, before anything starts
 # All keys: docs/configuration.md; any is overridden on the command line, as run.steps=10
 
 run:
@@ -77,7 +78,7 @@ staleness:
   max_staleness: 2          # no trajectory older than two versions is ever trained; 0 is synchronous
 
 samples:
-  groups: 4                 # of each step, to read: launch.py samples {run}
+  groups: 4                 # of each step, to read: {launcher} samples {run}
 """
 
 
@@ -132,7 +133,7 @@ def init(
     say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     config = next(iter(files))
     shown = shlex.quote(str(config))
-    say(f"Next:\n  python3 launch.py check {shown}\n  python3 launch.py {shown}")
+    say(f"Next:\n  {launcher()} check {shown}\n  {launcher()} {shown}")
 
 
 def _asked(flag: str | None, question: str, default: str, *, asks: bool) -> str:
@@ -218,7 +219,7 @@ def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
     schema = ROOT / "docs" / "configuration.schema.json"
     config = CONFIG if schema.exists() else CONFIG.partition("\n")[2]
     return config.format(
-        schema=schema, file=shlex.quote(str(file)),
+        schema=schema, launcher=launcher(), file=shlex.quote(str(file)),
         name=_quoted(answers.name), run=shlex.quote(f"runs/{answers.name}"), steps=answers.steps, model=model,
         data=data, reward=reward, rollout=rollout,
         group_size=16 if is_small else 8, max_prompt_tokens=prompt_tokens,

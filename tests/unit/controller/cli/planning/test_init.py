@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from controller.check.problems import check
 from controller.cli.main import main
 from controller.cli.planning.init import columns_of
 from controller.config.load import load_config
+from install.project import ROOT, launcher
 from protocol.errors import ConfigError
 from protocol.rewards.shapes import Signature, offered_names
 
@@ -30,6 +32,15 @@ def test_without_a_word_it_is_the_little_task_and_passes_the_check(tmp_path, mon
     exec((tmp_path / "mine" / "reward.py").read_text(), scope)
     assert scope["score"]("12=3 4=7 #7", "7") == 1.0
     assert scope["score"]("12=3 4=7 #8", "7") == 0.0
+
+
+def test_what_to_type_next_starts_from_this_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine"]) == 0
+    said = capsys.readouterr().out + (tmp_path / "mine" / "run.yaml").read_text()
+    assert said.count(f"python3 {shlex.quote(str(ROOT / 'launch.py'))} ") == said.count("launch.py ") == 5
+    monkeypatch.chdir(ROOT)
+    assert launcher() == "python3 launch.py"
 
 
 def test_what_the_reward_file_says_may_be_a_parameter_is_one(tmp_path, monkeypatch):
