@@ -29,7 +29,9 @@ A value may name environment variables: `${NAME}`, or `${NAME:-default}`; `$${` 
 numbers, words of a choice, import paths and paths of `model` and data are kept as they were found. Workers
 are told the values.
 
-A path may begin with `~`: the home of the user who reads the configuration.
+A relative path is looked for in the working directory, then beside the configuration. Folders that a run
+makes or names (`run.dir`, `run.resume`, `controller.keys`, `weights.directory`, `cluster.shared_dir`) count
+from the working directory alone. A path may begin with `~`: the home of the user who reads the configuration.
 
 An editor with a YAML language server completes keys and shows the meanings below, if the file begins with
 `# yaml-language-server: $schema=PATH/configuration.schema.json`: the path of the file beside this one.

@@ -25,7 +25,7 @@ class ModelSettings(Section):
 
     path: str = "model"
     """Directory with config.json, weights and tokenizer. Relative paths are looked up in the run directory if
-    `factory` is set, else in the working directory."""
+    `factory` is set, else in the working directory, then beside the configuration."""
     factory: str | None = None
     """Import path `module:function` or `file.py:function` of `make(directory, *, seed, progress)`, called
     once in a process of its own when `path` does not exist yet, so that a run needs no download. Another run

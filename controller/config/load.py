@@ -103,7 +103,9 @@ def _resolved(config: Config, folder: Path) -> Config:
     name = config.staleness.cost_model
     if name in COST_MODELS or name.lstrip().startswith("{"):
         return config
-    file = folder / os.path.expanduser(name)
+    place = os.path.expanduser(name)
+    places = [one / place for one in (Path.cwd(), folder)]  # as every other file that a key names
+    file = next((one for one in places if os.path.isfile(one)), places[0])
     try:
         text = json.dumps(load_coefficients(file.read_text())._asdict())
     except (OSError, UnicodeDecodeError) as error:

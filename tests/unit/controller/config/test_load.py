@@ -309,6 +309,20 @@ def test_the_coefficients_of_a_profile_take_the_place_of_its_file(tmp_path):
     assert RunState(config, load_strategies(config)).coefficients == PUBLISHED["14b-tp1"]
 
 
+def test_a_profile_in_the_working_directory_is_found_and_comes_before_one_beside_the_file(
+    tmp_path, monkeypatch
+):
+    """`launch.py profile RUN -o FILE.json` writes it there, wherever the configuration lies."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "run.yaml").write_text("staleness: {cost_model: fast.json}")
+    monkeypatch.chdir(tmp_path)
+    Path("fast.json").write_text(dump_coefficients(PUBLISHED["14b-tp1"]))
+    for _ in range(2):
+        config = load_config("conf/run.yaml")
+        assert RunState(config, load_strategies(config)).coefficients == PUBLISHED["14b-tp1"]
+        Path("conf", "fast.json").write_text(dump_coefficients(PUBLISHED["7b-tp1"]))
+
+
 def test_a_cost_model_that_is_neither_a_name_nor_a_file_is_refused(tmp_path):
     assert "nowhere.json cannot be read" in problems(tmp_path, "staleness: {cost_model: nowhere.json}")
 
