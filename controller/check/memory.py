@@ -1,4 +1,4 @@
-"""Compares the memory that a run needs, part by part, with the memory of this machine.
+"""Compares the devices and, part by part, the memory that a run needs with those of this machine.
 
 Invariant: the figures are upper bounds; activations, which depend on the model and on
 `trainer.activation_checkpointing`, and the memory of libraries are left out.
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from controller.check.lora import Shapes, adapter_parameters
+from controller.config.devices.gpu_shares import gpu_findings
 from controller.config.models import Config
 from protocol.engines import ENGINES
+from protocol.gpus import visible_gpus
 from protocol.model_shape import kv_layers, text_shape
 from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS, GRADIENT, reduces_every_microbatch
 
@@ -25,6 +27,10 @@ MASTER, MOMENTS = 4, 8  # bytes for each weight that is trained, all float32
 WHOLE_GRADIENT = "gradient, whole on each rank"
 LAYER = re.compile(r"\.(\d+)\.")  # in a weight's name, the number of its layer
 ANSWER_S = 10.0  # for nvidia-smi, which is slow on a machine of many GPUs
+GPUS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
+"""Device files of the drivers of NVIDIA (also under Windows) and AMD."""
+DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|xla)(:\d+)?", re.ASCII)
+"""Devices as built-in engines and the trainer take them: `auto`, or types of torch."""
 MemoryFinding = tuple[Literal["error", "note"], str, str]
 """(level, field, text)."""
 
@@ -120,6 +126,31 @@ def _trainer_finding(config: Config, memory: Memory, host_bytes: int) -> MemoryF
         remedy = "Set trainer.reduce_gradients: every_microbatch, or train an adapter"
     text += f" That is more than the {in_words(room)} that {place}. {remedy} (trainer.lora.rank)."
     return "error", "trainer.ranks", text
+
+
+def device_findings(config: Config) -> Iterator[MemoryFinding]:
+    """Errors for devices that do not exist, or not on this machine, of processes that the run starts here."""
+    rollout, trainer = config.rollout, config.trainer
+    is_generated_here = rollout.instances and not trainer.is_supervised
+    started = [
+        ("rollout.device", rollout.device, is_generated_here, rollout.engine in ENGINES),
+        ("trainer.device", trainer.device, trainer.local, trainer.engine == "fsdp"),
+    ]
+    for field, device, is_here, is_built_in in started:
+        if is_here and is_built_in and not DEVICE.fullmatch(device):
+            text = f"is `{device}`, which is no device of torch; expected auto, cpu, cuda or cuda:N."
+            yield "error", field, text
+        elif is_here and device.startswith("cuda") and not any(map(Path.exists, GPUS)):
+            yield (
+                "error", field,
+                f"is `{device}`, and this machine has no GPU. Give `auto` or `cpu`; or start the worker on a "
+                "machine that has one (`launch.py attach`).",
+            )  # fmt: skip
+    is_ours_here = trainer.local and trainer.engine == "fsdp" and trainer.device == "auto"
+    if trainer.cpu_offload and is_ours_here and not any(map(Path.exists, GPUS)):
+        text = "is true, and this machine has no GPU: all is in host memory already. Set it to false."
+        yield "error", "trainer.cpu_offload", text
+    yield from gpu_findings(config, visible_gpus(os.environ))
 
 
 def gpu_bytes() -> list[int]:

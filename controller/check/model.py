@@ -8,7 +8,7 @@ from typing import Literal
 
 from controller.config.models import Config
 from protocol.engines import ENGINES
-from protocol.model_shape import Shape, expert_count, too_long
+from protocol.model_shape import Shape, expert_count, text_shape, too_long
 from protocol.settings import SamplingSettings
 
 ModelFinding = tuple[Literal["error", "note"], str, str]
@@ -27,6 +27,7 @@ def model_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
         yield "error", "rollout.max_response_tokens", problem
     if is_ours:
         yield from _adapter_findings(config, shape)
+        yield from _shared_row_findings(config, shape)
     yield from _temperature_findings(config)
     yield from _sampling_findings(config, shape)
 
@@ -50,6 +51,19 @@ def _adapter_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
             f"is {rank}, and the model is a mixture of {count} experts, of which {config.rollout.engine} "
             "takes no adapter here: its kernels for that need Triton, and were never seen to run. Train all "
             "weights (trainer.lora.rank: 0), or set rollout.engine: torch.",
+        )  # fmt: skip
+
+
+def _shared_row_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
+    """As the trainer does when it starts, in `workers/trainer/sequence/group.py`."""
+    size, text = config.trainer.sequence_ranks, text_shape(shape)
+    heads = {name: text.get(name) for name in ("num_attention_heads", "num_key_value_heads")}
+    uneven = [f"{name} {count}" for name, count in heads.items() if isinstance(count, int) and count % size]
+    if uneven:
+        yield (
+            "error", "trainer.sequence_ranks",
+            f"is {size}, which does not divide {' and '.join(uneven)} of the model. Expected a divisor of "
+            "both: each rank computes the attention of some heads.",
         )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ something to consider.
 
 import json
 import os
-import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Literal
 from controller.check.chat_template import template_remarks
 from controller.check.data import Remark, epoch_remarks, kind_of, samples
 from controller.check.lora import Shapes, adapter_problems
-from controller.check.memory import memory_findings
+from controller.check.memory import device_findings, memory_findings
 from controller.check.model import model_findings
 from controller.check.plugins import no_program, plugin_remarks
 from controller.check.prompts import prompt_remarks
@@ -27,14 +26,12 @@ from controller.check.reward import reward_remarks
 from controller.check.sandbox import sandbox_remarks
 from controller.check.source import find_import_path
 from controller.check.vllm import build_problem
-from controller.config.devices.gpu_shares import gpu_findings
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import TRACKERS, Config
 from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
-from protocol.gpus import visible_gpus
 from protocol.importing import load_object
 from protocol.model_files import TOKENIZERS, missing_shards, tensor_shapes
 from protocol.model_shape import Shape, checked
@@ -42,10 +39,6 @@ from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
-GPUS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
-"""Device files of the drivers of NVIDIA (also under Windows) and AMD."""
-DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|hpu|mtia|xla)(:\d+)?", re.ASCII)
-"""Devices as built-in engines and the trainer take them: `auto`, or types of torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,24 +260,7 @@ def _check_descriptors(config: Config) -> Findings:
 
 
 def _check_devices(config: Config) -> Findings:
-    """Errors for devices that do not exist, or not on this machine, of processes that the run starts here."""
-    rollout, trainer = config.rollout, config.trainer
-    is_generated_here = rollout.instances and not trainer.is_supervised
-    started = [
-        ("rollout.device", rollout.device, is_generated_here, rollout.engine in ENGINES),
-        ("trainer.device", trainer.device, trainer.local, trainer.engine == "fsdp"),
-    ]
-    for field, device, is_here, is_built_in in started:
-        if is_here and is_built_in and not DEVICE.fullmatch(device):
-            text = f"is `{device}`, which is no device of torch; expected auto, cpu, cuda or cuda:N."
-            yield Finding("error", field, text)
-        elif is_here and device.startswith("cuda") and not any(map(Path.exists, GPUS)):
-            yield Finding(
-                "error", field,
-                f"is `{device}`, and this machine has no GPU. Give `auto` or `cpu`; or start the worker on a "
-                "machine that has one (`launch.py attach`).",
-            )  # fmt: skip
-    yield from starmap(Finding, gpu_findings(config, visible_gpus(os.environ)))
+    yield from starmap(Finding, device_findings(config))
 
 
 def _check_trackers(config: Config) -> Findings:

@@ -75,6 +75,24 @@ def test_an_engine_and_a_trainer_of_ones_own_know_their_own_limits():
     assert errors(shape, trainer={"engine": "mine.py:Trainer"}, rollout={"engine": "mine.py:make"}) == {}
 
 
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [
+        ({"num_attention_heads": 4, "num_key_value_heads": 2}, "num_key_value_heads 2 of the model"),
+        ({"text_config": {"num_attention_heads": 6}}, "num_attention_heads 6 of the model"),
+        ({"num_attention_heads": 8, "num_key_value_heads": 4}, None),
+        ({"num_attention_heads": None}, None),
+        ({}, None),
+    ],
+)
+def test_heads_that_ranks_of_a_row_cannot_share_are_refused_before_the_run(shape, named):
+    trainer = {"ranks": 4, "sequence_ranks": 4}
+    found = errors(shape, trainer=trainer).get("trainer.sequence_ranks")
+    assert (named is None and found is None) or f"is 4, which does not divide {named}" in str(found)
+    assert errors(shape, trainer={"ranks": 4}) == {}
+    assert errors(shape, trainer={**trainer, "engine": "my_engine.py:Mine"}) == {}
+
+
 def test_lengths_that_change_nothing_for_the_trainer_are_left_alone():
     shape = {
         "sliding_window": 128,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_forty_mistakes import Mistake
 
-from controller.check import problems
+from controller.check import memory, problems
 from controller.cli.main import main
 from protocol.wire.descriptors import DescriptorLimit
 from tests.support.small_project import make_project
@@ -55,6 +55,10 @@ MISTAKES = [
     Mistake(
         "a trainer device that is not there", ("trainer.device", "has no GPU"), ("trainer.device=cuda",)
     ),
+    Mistake(
+        "an offload from no GPU", ("trainer.cpu_offload", "no GPU", "Set it to false"),
+        ("trainer.cpu_offload=true",),
+    ),
     Mistake("a device of no such name", ("trainer.device", "`gpu`", "cuda:N"), ("trainer.device=gpu",)),
     Mistake("a GPU by its brand", ("rollout.device", "`CUDA:0`", "cuda:N"), ("rollout.device=CUDA:0",)),
     Mistake(
@@ -83,7 +87,7 @@ MISTAKES = [
 def test_a_mistake_is_answered_with_its_place_and_a_remedy(mistake, tmp_path, monkeypatch, capsys):
     make_project(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(problems, "GPUS", ())
+    monkeypatch.setattr(memory, "GPUS", ())
     monkeypatch.setattr(problems, "limit", lambda: DescriptorLimit(20_000, 20_000))
     if mistake.prepare is not None:
         mistake.prepare(tmp_path)
@@ -98,10 +102,10 @@ def test_a_machine_with_a_gpu_and_workers_elsewhere_are_no_mistake(tmp_path, mon
     make_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     on_gpus = ["check", "run.yaml", "rollout.device=cuda", "trainer.device=cuda"]
-    monkeypatch.setattr(problems, "GPUS", ())
+    monkeypatch.setattr(memory, "GPUS", ())
     assert main([*on_gpus, "rollout.instances=0", "trainer.local=false"]) == 0, capsys.readouterr()
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(problems, "GPUS", (tmp_path / "nvidia0",))
+    monkeypatch.setattr(memory, "GPUS", (tmp_path / "nvidia0",))
     assert main(on_gpus) == 0, capsys.readouterr()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     assert main(on_gpus) == 0
