@@ -5,8 +5,11 @@ another process, as the controller imports and calls them anyway; a loss is call
 only if `is_thorough`."""
 
 import difflib
+import os.path
+import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from controller.check.data import Remark
 from controller.check.source import Definition, call_problem, look_up
@@ -66,8 +69,22 @@ def _agent_remarks(config: Config) -> Remarks:
 def _command_remarks(config: Config) -> Remarks:
     """Remarks on the program of `agent.command`, if this machine will run it."""
     command = config.agent.command
-    if command and config.agent.workers and shutil.which(command[0]) is None:
+    if not command or not config.agent.workers:
+        return
+    if shutil.which(command[0]) is None:
         yield "error", "agent.command", no_program(command[0])
+    elif (script := _script_of_python(command)) and not os.path.isfile(script):
+        yield (
+            "error", "agent.command",
+            f"names the script {script!r}, and there is no such file in {Path.cwd()} or beside the "
+            "configuration. Mind its name, or give an absolute path.",
+        )  # fmt: skip
+
+
+def _script_of_python(command: Sequence[str]) -> str | None:
+    """The script that a command has Python run, `[python3, script.py]`; None of any other command."""
+    is_python = re.fullmatch(r"python[\d.]*", Path(command[0]).name)
+    return command[1] if is_python and len(command) > 1 and command[1].endswith(".py") else None
 
 
 def no_program(name: str) -> str:

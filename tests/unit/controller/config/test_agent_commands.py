@@ -48,6 +48,11 @@ def test_a_program_that_this_machine_has_not_is_named_where_it_is_to_run(tmp_pat
 
     assert "'no_such_program', which this machine has not" in told("{command: [no_such_program]}")[0]
     assert told("{command: [no_such_program], workers: 0}") == told("{command: [python3]}") == []
+    assert "names the script 'gone.py', and there is no such file" in told("{command: [python3, gone.py]}")[0]
+    (tmp_path / "play.py").touch()
+    for words in ("python3, play.py, gone.py", "python3, -m, gone.py", "sh, gone.py"):
+        assert told(f"{{command: [{words}]}}") == []
+    assert told("{command: [python3, gone.py], workers: 0}") == []
 
 
 @pytest.mark.parametrize(
