@@ -76,7 +76,7 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
     remarks += sandbox_remarks(config) if is_thorough else ()
     remarks += template_remarks(config, _model_directory(config)) if is_thorough else ()
     found += [Finding(level, field, text) for level, field, text in remarks]
-    return sorted(found, key=lambda finding: finding.level)
+    return sorted(dict.fromkeys(found), key=lambda finding: finding.level)  # a model's, once for all sources
 
 
 def _check_promise(config: Config) -> Findings:

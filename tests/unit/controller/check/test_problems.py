@@ -12,6 +12,7 @@ from controller.check.problems import check
 from controller.check.source import find_import_path
 from controller.config.load import load_config
 from controller.config.models import Config
+from tests.support.small_project import make_project
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -53,6 +54,17 @@ def only(found: list[str]) -> str:
 
 def test_a_sound_configuration_has_no_errors_and_the_users_code_is_not_run(sound):
     assert errors() == []
+
+
+def test_what_is_wrong_with_the_model_is_said_once_for_all_sources(tmp_path, monkeypatch):
+    make_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("model", "generation_config.json").write_text(json.dumps({"eos_token_id": "x"}))
+    Path("other.jsonl").write_text(Path("rows.jsonl").read_text())
+    sources = "data.sources=[{name: a, path: rows.jsonl}, {name: b, path: other.jsonl}]"
+    found = check(load_config("run.yaml", [sources, 'data.path=""']), is_thorough=True)
+    [text] = [one.text for one in found if one.level == "error"]
+    assert "has 'x' as `eos_token_id`" in text
 
 
 def test_the_quickstart_has_no_errors(monkeypatch, tmp_path):
