@@ -237,12 +237,10 @@ def _check_port(config: Config) -> Findings:
         try:
             probe.bind(("" if host == "*" else host.strip("[]"), int(port)))
         except OSError as error:
-            yield Finding(
-                "error",
-                "controller.bind",
-                f"{config.controller.bind} cannot be bound: {error.strerror}. Choose another port, or "
-                "`auto`.",
-            )
+            run, bind = Path(config.run.dir) / config.run.name, config.controller.bind
+            text = f"{bind} cannot be bound: {error.strerror}. Choose another port, or `auto`."
+            own = f" Is it this run, at work already? `launch.py status {run}` says how it stands."
+            yield Finding("error", "controller.bind", text + own * (run / "run.db").exists())
 
 
 def _check_descriptors(config: Config) -> Findings:

@@ -223,7 +223,11 @@ def test_a_read_only_run_directory_is_found(sound):
 def test_a_taken_port_is_found(sound):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        assert "cannot be bound" in only(errors(controller={"bind": address}))
+        assert only(errors(controller={"bind": address})).endswith("Choose another port, or `auto`.")
+        (sound / "runs" / "run").mkdir(parents=True)
+        (sound / "runs" / "run" / "run.db").touch()
+        found = [text for text in errors(controller={"bind": address}) if "cannot be bound" in text]
+        assert "Is it this run, at work already? `launch.py status runs/run`" in only(found)
 
 
 @pytest.mark.parametrize(
