@@ -5,6 +5,7 @@ from the data at the beginning of the run is refused before a row is read.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
@@ -16,6 +17,7 @@ from protocol.errors import ConfigError
 
 READ_AT_ONCE = 1024  # prompts
 SHOWN_CHARS = 120
+KEY = re.compile(r"\bdata\.[a-z]")  # in words about one source, which name its keys as those of `data`
 BEGIN_ANEW = (
     "bring the old data back and go on with the same command, set run.resume=never to start over, or begin "
     "a run of another name from the newest checkpoint (run.resume=RUN/checkpoints/step_N)"
@@ -116,7 +118,9 @@ class Sources:
 
     def _in_place(self, number: int, text: str) -> str:
         name = self._names[number]
-        return text if name == "data" else f"{name}, called `data` here: {text}"
+        if name == "data":
+            return text
+        return f"{name}, called `data` here: {text}" if KEY.search(text) else f"{name}: {text}"
 
 
 def _as_written(known: str | None) -> list[Any]:

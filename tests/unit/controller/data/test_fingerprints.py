@@ -108,6 +108,14 @@ def test_a_column_that_one_source_lacks_is_named_with_the_source(tmp_path):
         sources.read(2, (0, 1))
 
 
+def test_a_source_that_has_changed_is_named_without_words_about_keys(tmp_path):
+    paths = jsonl(tmp_path / "a.jsonl", 3), separated(tmp_path / "b.csv", 3)
+    known = Sources(config(*paths)).fingerprints
+    paths[1].write_text(paths[1].read_text() * 2)
+    with pytest.raises(ConfigError, match=r"^data\.sources\.1 \(b\): the data of the run has changed"):
+        Sources(config(*paths), known=known)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_after_any_number_of_kills_are_those_of_a_run_without(tmp_path, seed):
     paths = jsonl(tmp_path / "a.jsonl", 130), separated(tmp_path / "b.csv", 200)
