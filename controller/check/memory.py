@@ -18,7 +18,7 @@ from controller.check.lora import Shapes, adapter_parameters
 from controller.config.devices.gpu_shares import gpu_findings
 from controller.config.models import Config
 from protocol.engines import ENGINES
-from protocol.gpus import visible_gpus
+from protocol.machine.visible_gpus import visible_gpus
 from protocol.model_shape import kv_layers, text_shape
 from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS, GRADIENT, reduces_every_microbatch
 

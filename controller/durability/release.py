@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from controller.config.models import Config
-from install.project import commit
+from controller.siblings import refuse_strangers
 from protocol.errors import OtherRelease
 from protocol.importing import find_file
 
@@ -58,7 +58,17 @@ def release() -> dict[str, str]:
 @cache
 def here() -> dict[str, str]:
     """`release`, a digest of the sources that compute (`workers`), and the `commit` of git."""
-    return {**release(), "workers": _digest("workers"), "commit": commit()}
+    return {**release(), "workers": _digest("workers"), "commit": _commit()}
+
+
+def _commit() -> str:
+    """What `launch.py --version` names; "" where the `install` of an embedding program hides ours."""
+    with suppress(ImportError):
+        refuse_strangers("install")
+        from install.project import commit
+
+        return commit()
+    return ""
 
 
 def _digest(*packages: str) -> str:

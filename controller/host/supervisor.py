@@ -27,8 +27,8 @@ from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_acce
 from controller.siblings import packages_to_install
 from protocol.errors import RunError
 from protocol.files import for_owner_only
-from protocol.gpus import visible_gpus
 from protocol.importing import python_path
+from protocol.machine.visible_gpus import visible_gpus
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
 from protocol.plain_text import plain

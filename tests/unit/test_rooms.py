@@ -23,7 +23,7 @@ CONTROLLER = {
     "given": {"config"},
     "check": {"compiled", "config", "data"},
     "compiled": set(),
-    "durability": {"config", "core"},
+    "durability": {"config", "core", "siblings"},
     "history": {"config", "core", "durability"},
     "view": {"config", "core", "durability", "history"},
     "simulation": {"config", "core", "durability", "history"},

@@ -6,7 +6,6 @@ from hypothesis import strategies as some
 
 from controller.config.devices.gpu_shares import GpuShares, gpu_findings, gpu_shares
 from controller.config.models import Config
-from protocol.gpus import visible_gpus
 
 
 def settings(**tree):
@@ -99,23 +98,6 @@ def test_each_gpu_has_one_worker_wherever_there_are_enough(gpus, ranks, instance
         assert of.instances
     used = {*of.trainer, *(gpu for i in range(instances) for gpu in of.of("rollout", i))}
     assert {*of.idle} == {*visible} - used
-
-
-@pytest.mark.parametrize(
-    ("variable", "gpus"),
-    [
-        (None, ("0", "1", "2")),
-        ("", ()),
-        ("2, 0", ("2", "0")),
-        ("1,-1,2", ("1",)),
-        ("GPU-8932f937,MIG-1/2", ("GPU-8932f937", "MIG-1/2")),
-    ],
-)
-def test_gpus_are_counted_as_cuda_counts_them(variable, gpus, tmp_path):
-    for name in ("nvidia0", "nvidia1", "nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-caps"):
-        (tmp_path / name).touch()
-    environment = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
-    assert visible_gpus(environment, tmp_path) == gpus
 
 
 def told(tree, visible):

@@ -1,0 +1,1 @@
+"""What files and variables tell of this machine."""
