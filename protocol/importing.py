@@ -14,7 +14,7 @@ import os.path
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import RLock, local
 from types import ModuleType
@@ -60,9 +60,11 @@ def load_object(spec: str) -> Any:  # whatever the user has named
         raise ConfigError(f"Importing `{place}` for {spec!r} failed: {_in_words(error)}. {way}") from error
     finally:
         specs.pop()
-    for loaded in sys.modules.keys() - before:
-        if told := what_is_hidden(getattr(sys.modules.get(loaded), "__file__", None) or ""):
-            raise ConfigError(told)
+    if hidden := all_hidden():  # looked up once: a module may bring thousands of others
+        for loaded in sys.modules.keys() - before:
+            file = getattr(sys.modules.get(loaded), "__file__", None) or ""
+            if told := what_is_hidden(file, hidden):
+                raise ConfigError(told)
     try:
         return getattr(module, name)
     except AttributeError:
@@ -164,9 +166,17 @@ def hide_torch() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
-def what_is_hidden(file: str | Path) -> str:
-    """A sentence where a file imports a package that lies beside it by its name, but gets ours; else ""."""
-    hidden = {name: place for name in TAKEN if (place := hidden_by_ours(name)) is not None}
+def all_hidden() -> dict[str, Path]:
+    """The user's modules and packages that our processes cannot import, by name."""
+    return {name: place for name in TAKEN if (place := hidden_by_ours(name)) is not None}
+
+
+def what_is_hidden(file: str | Path, hidden: Mapping[str, Path] | None = None) -> str:
+    """A sentence where a file imports a package that lies beside it by its name, but gets ours; else "".
+
+    `hidden`: what `all_hidden` has found, if it was asked before.
+    """
+    hidden = all_hidden() if hidden is None else hidden
     if not hidden or Path(file).suffix != ".py" or "site-packages" in Path(file).parts:
         return ""
     folders = Path(file).resolve().parents
@@ -178,7 +188,11 @@ def what_is_hidden(file: str | Path) -> str:
 
 def _imports_of(file: Path) -> Iterator[str]:
     """First parts of the names that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, ValueError, SyntaxError):  # in an archive, or not the source of what was loaded
+        return
+    for node in ast.walk(tree):
         match node:
             case ast.Import():
                 yield from (alias.name.partition(".")[0] for alias in node.names)
