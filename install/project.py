@@ -38,7 +38,7 @@ def has_folder() -> bool:
 def launcher() -> str:
     """What a user types to start launch.py from the working directory, quoted for a shell."""
     if not has_folder():
-        return "python -m launch"
+        return "staleflow"
     return "python3 launch.py" if Path.cwd() == ROOT else f"python3 {shlex.quote(str(ROOT / 'launch.py'))}"
 
 

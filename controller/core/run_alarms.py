@@ -53,4 +53,4 @@ def _who(failures: Sequence[Failure]) -> str:
 
 def _why(failures: Sequence[Failure]) -> str:
     why = failures[-1].why.strip().splitlines()[:1] or ["without a word"]
-    return f"because: {why[0][:MOST_CHARS].rstrip('.')}"
+    return f"because: {why[0][:MOST_CHARS].rstrip('. ')}"

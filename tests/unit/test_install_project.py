@@ -152,6 +152,13 @@ def test_the_commit_is_found_in_each_kind_of_checkout(tmp_path, monkeypatch):
     assert found("one") == ""
 
 
+def test_the_command_that_an_installation_brings_is_launch_py():
+    import launch
+
+    module, _, name = project.read_project()["project"]["scripts"]["staleflow"].partition(":")
+    assert (module, getattr(launch, name)) == ("launch", launch.main)
+
+
 def test_the_version_names_the_commit_that_a_run_would_store():
     done = subprocess.run(
         [sys.executable, str(ROOT / "launch.py"), "--version"], capture_output=True, text=True
