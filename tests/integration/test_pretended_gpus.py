@@ -66,7 +66,10 @@ async def test_a_run_computes_on_gpus(name, library, tmp_path, monkeypatch):
     assert summary["staleness/violations"] == 0
     workers = json.loads((tmp_path / "run" / "status.json").read_text())["workers"]
     on = {worker["name"]: worker["device"] for worker in workers}
-    assert {on[worker] for worker in ("trainer", "rollout-0", "rollout-1")} == {"Pretended GPU"}
+    first = tree["trainer"]["ranks"] if "placement" not in RUNS[name] else 0  # of the instances
+    second = first + 1 if first else 0
+    for worker, gpu in {"trainer": 0, "rollout-0": first, "rollout-1": second}.items():
+        assert on[worker] == f"GPU {gpu}: Pretended GPU"
     gap = 0.2 if tree["model"]["dtype"] == "bfloat16" else 1e-3
     assert lines[0]["logprob_gap_p99"] < gap, "instances sample from the weights that are trained"
     assert not left_behind()

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from protocol.machine.visible_gpus import visible_gpus
 from protocol.messages import MachineUse
 from protocol.plain_text import plain_line
 from workers.link.process_memory import resident_bytes_of
@@ -26,14 +27,19 @@ def machine_use() -> MachineUse:
 
 
 def _device() -> tuple[str, int, int]:
-    """Name, free bytes and total bytes of the device that torch uses in this process."""
+    """Number and name, free bytes and total bytes of the device that torch uses in this process.
+
+    The number is the driver's, so that workers that see one GPU each are told apart.
+    """
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.__spec__, "_initializing", False):  # a thread is importing it
         return NO_DEVICE, 0, 0
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return NO_DEVICE, 0, 0
     free, total = torch.cuda.mem_get_info()
-    return plain_line(torch.cuda.get_device_name())[:MAX_NAME_CHARS] or NO_DEVICE, free, total
+    visible, index = visible_gpus(os.environ), torch.cuda.current_device()
+    place = visible[index] if index < len(visible) else str(index)
+    return plain_line(f"GPU {place}: {torch.cuda.get_device_name()}")[:MAX_NAME_CHARS], free, total
 
 
 def _with_descendants(process: int) -> list[int]:

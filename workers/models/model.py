@@ -25,6 +25,7 @@ from workers.models.tokenizer import end_tokens
 def pick_device(name: str) -> torch.device:
     """The device of a `device` setting; `auto` is the first GPU if there is one, else the CPU.
 
+    A GPU with a number becomes that of the process, so that nothing of torch takes memory of another one.
     Raises: ConfigError if it does not exist here.
     """
     if name == "auto":
@@ -39,6 +40,8 @@ def pick_device(name: str) -> torch.device:
             f"Device {name!r} was asked for, but torch sees {torch.cuda.device_count()} GPUs here. "
             "Set `device: auto` or `cpu`, or install a CUDA build of torch."
         )
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 

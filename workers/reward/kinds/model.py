@@ -69,8 +69,7 @@ def _load(options: ModelReward, device: str) -> tuple[Any, Any]:
             f"The reward model {options.path} has no tokenizer: none of {', '.join(TOKENIZERS)}. Save "
             "the one that it was trained with beside it."
         )
-    if device == "auto":
-        device = pick_device(device).type
+    device = str(pick_device(device))
     try:
         tokenizer = AutoTokenizer.from_pretrained(options.path)
         model, report = AutoModelForSequenceClassification.from_pretrained(

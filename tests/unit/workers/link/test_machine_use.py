@@ -36,10 +36,12 @@ def test_a_device_that_torch_uses_is_told_with_its_memory(monkeypatch):
         is_initialized=lambda: True,
         mem_get_info=lambda: (10 << 20, 80 << 20),
         get_device_name=lambda: "NVIDIA H200",
+        current_device=lambda: 1,
     )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, __spec__=None))
     use = machine_use()
-    assert (use.device, use.device_mb, use.device_total_mb) == ("NVIDIA H200", 70, 80)
+    assert (use.device, use.device_mb, use.device_total_mb) == ("GPU 7: NVIDIA H200", 70, 80)
     cuda.is_initialized = lambda: False
     assert machine_use().device == "cpu"
 

@@ -70,3 +70,11 @@ def test_a_gpu_that_torch_does_not_see_is_no_reason_to_take_the_cpu(monkeypatch)
         pick_device("auto")
     monkeypatch.setattr(torch.version, "cuda", None)
     assert pick_device("auto") == torch.device("cpu"), "a build for CPUs was installed on purpose"
+
+
+def test_a_gpu_with_a_number_is_that_of_the_process(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    assert [pick_device("cuda:1"), pick_device("cuda"), pick_device("cpu")][0] == torch.device("cuda:1")
+    assert taken == [torch.device("cuda:1")]
