@@ -174,20 +174,22 @@ def all_hidden() -> dict[str, Path]:
 def what_is_hidden(file: str | Path, hidden: Mapping[str, Path] | None = None) -> str:
     """A sentence where a file imports a package that lies beside it by its name, but gets ours; else "".
 
-    `hidden`: what `all_hidden` has found, if it was asked before.
+    What our package of that name has is ours to import. `hidden`: what `all_hidden` has found, if it was
+    asked before.
     """
     hidden = all_hidden() if hidden is None else hidden
     if not hidden or Path(file).suffix != ".py" or "site-packages" in Path(file).parts:
         return ""
     folders = Path(file).resolve().parents
-    for name in hidden.keys() & {*_imports_of(Path(file))}:
-        if hidden[name].parent in folders:
-            return f"{file} imports `{name}`. {told_of_ours(name)}"
+    for name in _imports_of(Path(file)):
+        top = name.partition(".")[0]
+        if top in hidden and hidden[top].parent in folders and not _is_of_ours(name):
+            return f"{file} imports `{top}`. {told_of_ours(top)}"
     return ""
 
 
 def _imports_of(file: Path) -> Iterator[str]:
-    """First parts of the names that a file imports, wherever in it."""
+    """The names that a file imports, wherever in it, as `package.module` or `package.module.name`."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, ValueError, SyntaxError):  # in an archive, or not the source of what was loaded
@@ -195,11 +197,24 @@ def _imports_of(file: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Import():
-                yield from (alias.name.partition(".")[0] for alias in node.names)
+                yield from (alias.name for alias in node.names)
             case ast.ImportFrom(module=str(name), level=0):
-                yield name.partition(".")[0]
+                yield from (f"{name}.{alias.name}" for alias in node.names)
             case _:
                 pass
+
+
+def _is_of_ours(name: str) -> bool:
+    """Whether our package has what follows its name first: a module, or a name in its `__init__`."""
+    top, _, rest = name.partition(".")
+    first = rest.partition(".")[0]
+    if not first:
+        return False
+    return (
+        (ROOT / top / f"{first}.py").is_file()
+        or (ROOT / top / first).is_dir()
+        or hasattr(sys.modules.get(top), first)
+    )
 
 
 def told_of_ours(name: object) -> str:

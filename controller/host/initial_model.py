@@ -109,8 +109,8 @@ class InitialModel:
             files = await in_daemon_thread(self._look)
             self._files = files if files.message.names else None  # they may be put there later
             self._answer(files)
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
-            if isinstance(error, RuntimeError) or are_spent(error):
+        except OSError as error:
+            if are_spent(error):
                 asyncio.get_running_loop().call_later(RETRY_S, self._begin_to_read)
                 return
             log.warning("The files of the model cannot be read for a remote worker: %s", error)

@@ -13,7 +13,14 @@ from types import ModuleType
 import pytest
 
 from protocol.errors import ConfigError
-from protocol.importing import ROOT, cannot_import, hide_torch, load_object, python_path
+from protocol.importing import (
+    ROOT,
+    cannot_import,
+    hide_torch,
+    load_object,
+    python_path,
+    what_is_hidden,
+)
 
 HIDDEN = """
 from protocol.importing import hide_torch
@@ -169,3 +176,38 @@ def test_a_process_that_hides_torch_cannot_import_it_and_one_that_has_it_keeps_i
     monkeypatch.setitem(sys.modules, "torch", sys)
     hide_torch()
     assert sys.modules["torch"] is sys
+
+
+@pytest.mark.parametrize(
+    ("line", "is_theirs"),
+    [
+        ("import workers", True),
+        ("from workers import judges", True),
+        ("import workers.judges", True),
+        ("from workers.judges import score", True),
+        ("from workers.engines.interface import RolloutEngine", False),
+        ("from protocol import errors", False),
+        ("import json", False),
+    ],
+)
+def test_what_our_packages_have_is_ours_to_import_beside_folders_of_their_names(
+    line, is_theirs, tmp_path, monkeypatch
+):
+    """As a plug-in has it whose repository has a `workers` of its own: it may import ours, on purpose."""
+    for name in ("workers", "protocol"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "judges.py").touch()
+    file = tmp_path / "reward.py"
+    file.write_text(f"def reward():\n    {line}\n")
+    monkeypatch.chdir(tmp_path)
+    told = what_is_hidden(file)
+    assert told.startswith(f"{file} imports `workers`. In a process of StaleFlow") == is_theirs
+    assert bool(told) == is_theirs
+
+
+def test_a_file_that_cannot_be_read_hides_nothing(tmp_path, monkeypatch):
+    """torch has modules whose file is called `_ops.py`, which is nowhere."""
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert what_is_hidden("_ops.py") == ""

@@ -114,25 +114,13 @@ def no_descriptors(directory):
     raise OSError(24, "Too many open files")
 
 
-def no_thread(thread):
-    raise RuntimeError("can't start new thread")
-
-
-@pytest.mark.parametrize(
-    ("what", "spent"),
-    [
-        ("controller.host.initial_model.read_model_files", no_descriptors),
-        ("threading.Thread.start", no_thread),
-    ],
-    ids=["no descriptors", "no threads"],
-)
-async def test_files_are_read_again_when_there_were(folder, monkeypatch, what, spent):
+async def test_files_are_read_again_when_there_are_descriptors(folder, monkeypatch):
     server, model = model_of(folder, [])
     await model.make(Supervisor())
     model.send_to_waiting()
     later, news = [], asyncio.Event()
     with monkeypatch.context() as patched:
-        patched.setattr(what, spent)
+        patched.setattr("controller.host.initial_model.read_model_files", no_descriptors)
         loop = asyncio.get_running_loop()
         patched.setattr(loop, "call_later", lambda *call: (later.append(call), news.set()), raising=False)
         model.send_files("peer")
