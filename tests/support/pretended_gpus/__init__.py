@@ -39,3 +39,13 @@ def environment(library: Path, *, gpus: int) -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(paths), "PRETENDED_GPUS": str(library), "CUDA_VISIBLE_DEVICES": visible
     }  # fmt: skip
+
+
+def used(library: Path) -> dict[str, set[str]]:
+    """The GPUs on which each worker has made tensors, by its name; forgets them."""
+    file, found = library.with_name(f"{library.name}.used"), {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        name, gpu = line.split()
+        found.setdefault(name, set()).add(gpu)
+    file.unlink(missing_ok=True)
+    return found

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -97,10 +98,11 @@ def pretend(torch: Any) -> None:
     for asked, value in given.items():
         setattr(cuda, asked, lambda *_, value=value, **__: value)
     for told in (
-        "_lazy_init", "init", "set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
+        "init", "set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
         "manual_seed", "manual_seed_all",
     ):  # fmt: skip
         setattr(cuda, told, lambda *_, **__: None)
+    cuda._lazy_init = partial(_note, visible.split(",")[rank % max(1, count)])  # at the first tensor
     cuda.get_rng_state = lambda *_: torch.get_rng_state()[:STATE_BYTES].clone()
     cuda.set_rng_state = set_rng_state
     cuda.Event, cuda.Stream, cuda.device, cuda.stream = Event, Stream, OfDevice, contextlib.nullcontext
@@ -111,6 +113,13 @@ def pretend(torch: Any) -> None:
     _resize_storages(torch, here)
     if torch.distributed.is_available():
         _pretend_nccl(torch)
+
+
+def _note(gpu: str) -> None:
+    """Write down that this process computes on a GPU, for `used`."""
+    name = sys.argv[sys.argv.index("--name") + 1] if "--name" in sys.argv else "?"
+    with open(os.environ["PRETENDED_GPUS"] + ".used", "a") as file:
+        file.write(f"{name} {gpu}\n")
 
 
 def _resize_storages(torch: Any, here: Any) -> None:
