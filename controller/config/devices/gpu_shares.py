@@ -1,8 +1,8 @@
 """Which GPUs of one machine each worker gets that the controller starts there.
 
-Invariants: pure; a worker whose device is `cpu` or `cuda:N`, or whose engine is the
-user's, keeps what the controller sees; equal settings and GPUs give equal shares, so a worker that is started
-again gets the GPUs that it had.
+Invariants: pure; a worker whose device is `cpu` or `cuda:N`, or whose engine is the user's, keeps what the
+controller sees; equal settings and GPUs give equal shares, so a worker that is started again gets the GPUs
+that it had.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +34,14 @@ class WantsGpus(Protocol):
 
 
 class GpuShares(NamedTuple):
-    """GPUs by their names in CUDA_VISIBLE_DEVICES; () where a worker keeps what the controller sees."""
+    """GPUs by their names in CUDA_VISIBLE_DEVICES; () where a worker keeps what the controller sees.
+
+    Of instances and reward workers the first entry is that of number 0; behind the last it begins again.
+    """
 
     trainer: tuple[str, ...] = ()  # one of each rank, in order
-    instances: tuple[
-        tuple[str, ...], ...
-    ] = ()  # of the first instance, the second, ..., then the first again
-    reward_models: tuple[str, ...] = ()  # of the first reward worker, the second, ..., then the first again
+    instances: tuple[tuple[str, ...], ...] = ()
+    reward_models: tuple[str, ...] = ()  # one of each reward worker with a reward model
     idle: tuple[str, ...] = ()  # GPUs that no worker gets
 
     def of(self, role: Role, place: int) -> tuple[str, ...]:
