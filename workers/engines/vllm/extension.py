@@ -21,6 +21,7 @@ from workers.engines.vllm import in_core
 from workers.engines.vllm.experts import pack_again, read_experts
 
 in_core.begin()  # the first of our code that a process of vLLM runs, before it loads a model
+in_core.permit_amx()
 
 PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 

@@ -51,6 +51,18 @@ def begin() -> None:
     _end_with(owner)
 
 
+def permit_amx() -> None:
+    """Ask Linux for the registers of AMX, on a CPU that has them.
+
+    A process gets them on request alone. vLLM 0.32 takes its kernels for them and never asks: attention in
+    bfloat16 ends the process by an illegal instruction, unless torch has asked for a product of its own.
+    """
+    import torch  # late: this module is imported before vLLM's environment is set
+
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
+
+
 def last_words(error: BaseException) -> str:
     """The innermost cause on one line, shortened; vLLM wraps the errors of its workers."""
     while error.__cause__ is not None:

