@@ -49,6 +49,7 @@ def settings(folder: Path, port: int, instances: int):
             "progress_s": 60.0,  # it tells of endings alone
         },
         trainer={"checkpoint_steps": 1},
+        staleness={"partial_rollout": False},  # else a pull might have taken all from it when the kill comes
     )
     here = ControllerSettings(bind=f"tcp://127.0.0.1:{port}", beat_s=0.5, lease_s=20.0)
     return made.model_copy(update={"controller": here})
