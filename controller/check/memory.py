@@ -86,7 +86,7 @@ def memory_findings(config: Config, shape: Mapping[str, Any], weights: Shapes) -
     text = (
         f"about {in_words(whole)} for weights, optimizer and KV cache: {local} instances of "
         f"{_parts(memory.instance)}; {'or' if config.is_colocated else 'and'} the trainer"
-        f"{', whichever is more, as they share one device in turn' if config.is_colocated else ''}."
+        f"{', whichever is more, as they use the same device in turn' if config.is_colocated else ''}."
     )
     host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not (_is_on_gpu(rollout.device) or _is_on_gpu(trainer.device)) and whole > host_bytes:

@@ -167,7 +167,7 @@ class Config(Section):
     rollout: RolloutSettings = RolloutSettings()
     placement: Literal["separate", "colocated"] = "separate"
     """`separate`: instances and trainer have devices of their own, and work at the same time. `colocated`:
-    they share one device and work in turn; each moves its weights, KV cache and optimizer state off it before
+    they use the same devices in turn; each moves its weights, KV cache and optimizer state off them before
     the other begins (docs/colocated.md)."""
     agent: AgentSettings = AgentSettings()
     trainer: TrainerSettings = TrainerSettings()
@@ -259,7 +259,7 @@ class Config(Section):
 
     @property
     def is_colocated(self) -> bool:
-        """Whether instances and trainer share one device, and work in turn."""
+        """Whether instances and trainer use the same devices, in turn."""
         return self.placement == "colocated"
 
     @property

@@ -1,4 +1,4 @@
-"""Hands the one device of a colocated run (`placement: colocated`) to rollout or to the trainer.
+"""Hands the device of a colocated run (`placement: colocated`) to rollout or to the trainer.
 
 Invariants: a version that is due for an evaluation is evaluated before the trainer gets the device again; a
 trainer that was given the device in order to save is asked to save.

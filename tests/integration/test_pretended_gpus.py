@@ -18,7 +18,7 @@ RUNS = {
         "model": {"dtype": "bfloat16"},
         "trainer": {"ranks": 2, "kl_coefficient": 0.01},
     },
-    "one device in turn": {"placement": "colocated"},
+    "in turn": {"placement": "colocated", "trainer": {"ranks": 2}},
     "streaming": {
         "trainer": {"streaming": True, "activation_checkpointing": True, "entropy_coefficient": 0.01},
     },
@@ -65,7 +65,7 @@ async def test_a_run_computes_on_gpus(name, library, tmp_path, monkeypatch):
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert summary["staleness/violations"] == 0
     ranks = tree["trainer"]["ranks"]
-    first, second = ("0", "0") if "placement" in RUNS[name] else (str(ranks), str(ranks + 1))
+    first, second = ("0", "1") if "placement" in RUNS[name] else (str(ranks), str(ranks + 1))
     on = {"trainer": {str(rank) for rank in range(ranks)}, "rollout-0": {first}, "rollout-1": {second}}
     assert used(library) == on
     gap = 0.2 if tree["model"]["dtype"] == "bfloat16" else 1e-3

@@ -146,8 +146,7 @@ class TrainerWorker:
         self._copies = Copies(self._trainer, self._publisher)
         stack.callback(self._let_go)
         if self._settings.is_colocated:
-            assert isinstance(self._trainer, ReleasingTrainer), "make_trainer has looked"
-            self._kept_aside = KeptAside(self._trainer, self._settings.run_dir)
+            self._kept_aside = make_kept_aside(self._settings, self._trainer)
             stack.callback(self._kept_aside.close)
         self._weights_exchange = make_weights_exchange(
             self._publisher.directory, lambda: link, self._settings, is_writers=True
@@ -192,19 +191,24 @@ class TrainerWorker:
                 for version in await self._weights_exchange.retire(policy_version):
                     await asyncio.to_thread(self._publisher.retire, version)
             case Release():
-                self._link.send(await self._in_thread(self._leave_device))
+                self._link.send(await self._in_thread(self._leave_device, order))
             case Take():
-                await self._in_thread(self._kept_aside.take)
+                await self._in_thread(self._take_device, order)
             case Serve():
                 self._link.send(Serving(await self._weights_exchange.start()))
             case _:
                 assert_never(order)
 
-    def _leave_device(self) -> Released:
+    def _leave_device(self, order: Release) -> Released:
         began = time.perf_counter()
+        self._trainer.ranks.broadcast(order)
         self._copies.finish()
         found = self._kept_aside.release()
         return Released(found.peak_bytes, found.left_bytes, time.perf_counter() - began)
+
+    def _take_device(self, order: Take) -> None:
+        self._trainer.ranks.broadcast(order)
+        self._kept_aside.take()
 
     def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
         self._trainer.ranks.broadcast(train, frames)
@@ -313,6 +317,12 @@ def make_publisher(settings: WorkerSettings, trainer: TrainerEngine) -> Publishe
     return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
 
 
+def make_kept_aside(settings: WorkerSettings, trainer: TrainerEngine) -> KeptAside:
+    """What moves this rank's memory off the device that it shares, and back."""
+    assert isinstance(trainer, ReleasingTrainer), "make_trainer has looked"
+    return KeptAside(trainer, settings.run_dir)
+
+
 def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | None:
     """Be a rank other than 0: repeat rank 0's orders until it stops or starts over.
 
@@ -329,6 +339,9 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
             copies.begin()
         saving = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="checkpoints"))
         begun: Future[Path] | None = None
+        kept_aside = make_kept_aside(settings, trainer) if settings.is_colocated else None
+        if kept_aside is not None:
+            stack.callback(kept_aside.close)
         while True:
             order, frames = trainer.ranks.receive()
             match order:
@@ -343,6 +356,11 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
                     if begun is not None:
                         begun.result()
                     begun = saving.submit(begin_checkpoint(trainer, policy_version))
+                case Release() if kept_aside is not None:
+                    copies.finish()
+                    kept_aside.release()
+                case Take() if kept_aside is not None:
+                    kept_aside.take()
                 case Welcome():
                     return load_settings(order.settings)
                 case _:

@@ -69,10 +69,10 @@ def gpu_shares(settings: WantsGpus, visible: Sequence[str]) -> GpuShares:
 
     The ranks of the trainer take the first. Each instance takes as many as it spans
     (`rollout.vllm.tensor_parallel_size`) of the others. Instances beyond that share them in turn, and where
-    the trainer leaves none they share its. A reward worker with a reward model takes one that is idle, or
-    that of an instance.
+    the trainer leaves none they share its. With `placement: colocated` they take turns with the trainer, so
+    they take of all. A reward worker with a reward model takes one that is idle, or that of an instance.
     """
-    if len(visible) < 2 or settings.is_colocated:
+    if len(visible) < 2:
         return GpuShares()
     rollout, trainer = settings.rollout, settings.trainer
     not_asked = [gpu for gpu in visible if gpu not in _asked(rollout.device, visible)]
@@ -82,7 +82,7 @@ def gpu_shares(settings: WantsGpus, visible: Sequence[str]) -> GpuShares:
     slots: list[tuple[str, ...]] = []
     if rollout.engine in ENGINES and rollout.device in ANY and not trainer.is_supervised:
         width = _width(settings)
-        rest = [gpu for gpu in visible if gpu not in taken]
+        rest = [gpu for gpu in visible if gpu not in taken or settings.is_colocated]
         pool = rest if len(rest) >= width else visible
         slots = [tuple(pool[begin : begin + width]) for begin in range(0, len(pool) - width + 1, width)]
     used = taken | {*_asked(rollout.device, visible)}
@@ -109,17 +109,23 @@ def _width(settings: WantsGpus) -> int:
 def gpu_findings(settings: WantsGpus, visible: Sequence[str]) -> Iterator[GpuFinding]:
     """How the GPUs of this machine are shared; errors where they do not suffice."""
     rollout, trainer = settings.rollout, settings.trainer
-    if not visible or settings.is_colocated:
+    is_trained_here = trainer.local and trainer.engine == "fsdp"
+    if is_trained_here and trainer.ranks > 1 and trainer.device.startswith("cuda:"):
+        yield (
+            "error", "trainer.device",
+            f"is {trainer.device}, one GPU, and each of {trainer.ranks} ranks (trainer.ranks) needs one. "
+            "Give cuda.",
+        )  # fmt: skip
+    if not visible:
         return
     of = gpu_shares(settings, visible)
     total = f"{len(visible)} GPU{'s' * (len(visible) > 1)}"
     shown = f"and this machine shows {total} ({VARIABLE}, or the driver)"
-    is_trained_here = trainer.local and trainer.engine == "fsdp" and trainer.device in ANY
-    if is_trained_here and trainer.ranks > len(visible):
+    if is_trained_here and trainer.device in ANY and trainer.ranks > len(visible):
+        others = "" if settings.is_colocated else ", or start ranks on several machines (docs/clusters.md)"
         yield (
             "error", "trainer.ranks",
-            f"is {trainer.ranks}, {shown}. Each rank needs one: give at most {len(visible)}, or start "
-            "ranks on several machines (docs/clusters.md).",
+            f"is {trainer.ranks}, {shown}. Each rank needs one: give at most {len(visible)}{others}.",
         )  # fmt: skip
     if rollout.engine == "vllm" and rollout.device in ANY and _width(settings) > len(visible):
         yield (
@@ -140,8 +146,11 @@ def gpu_findings(settings: WantsGpus, visible: Sequence[str]) -> Iterator[GpuFin
         parts = [f"the trainer has {_named(of.trainer)}"] if of.trainer else []
         if of.instances and rollout.instances:
             used = [gpu for slot in of.instances[: rollout.instances] for gpu in slot]
-            both = ", as the trainer leaves none" if {*used} & {*of.trainer} else ""
-            word = "instances share" if crowd > 1 or both else "instances have"
+            is_shared = bool({*used} & {*of.trainer})
+            both = ", as the trainer leaves none" if is_shared else ""
+            if settings.is_colocated:
+                both = ", in turn with the trainer" if is_shared else ""
+            word = "instances share" if crowd > 1 or is_shared else "instances have"
             parts.append(f"{rollout.instances} {word} {_named(used)}{both}")
         if of.idle:
             more = "raise rollout.instances or trainer.ranks; `launch.py simulate --gpus N` finds a split"

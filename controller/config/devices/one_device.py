@@ -1,4 +1,4 @@
-"""Rules for one device that rollout and trainer use in turn (`placement: colocated`).
+"""Rules for devices that rollout and trainer use in turn (`placement: colocated`).
 
 Invariant: pure; each rule names the fields that it reads, and values that would be accepted.
 """
@@ -34,13 +34,8 @@ def _of_trainer(config: Config) -> dict[str, tuple[bool, str]]:
         ),
         "trainer.local": (
             not trainer.local,
-            "is false, so the trainer runs elsewhere, and placement `colocated` is one device of this "
-            "machine for both sides; leave trainer.local or placement out.",
-        ),
-        "trainer.ranks": (
-            trainer.ranks > 1,
-            f"is {trainer.ranks}, and placement `colocated` has one device, so one rank; give 1, or leave "
-            "placement out.",
+            "is false, so the trainer runs elsewhere, and with placement `colocated` both sides use the "
+            "devices of this machine; leave trainer.local or placement out.",
         ),
         "trainer.lora.rank": (
             trainer.lora.rank > 0,
@@ -55,8 +50,8 @@ def _of_rollout(config: Config) -> dict[str, tuple[bool, str]]:
     return {
         "rollout.instances": (
             rollout.instances == 0,
-            "is 0, so instances attach from elsewhere, and placement `colocated` is one device of this "
-            "machine for both sides; give at least 1, or leave placement out.",
+            "is 0, so instances attach from elsewhere, and with placement `colocated` both sides use the "
+            "devices of this machine; give at least 1, or leave placement out.",
         ),
         "rollout.engine": (
             rollout.engine in ENGINES and not ENGINES[rollout.engine].colocated,
@@ -65,8 +60,8 @@ def _of_rollout(config: Config) -> dict[str, tuple[bool, str]]:
         ),
         "rollout.device": (
             rollout.device != config.trainer.device,
-            f"is {rollout.device} and trainer.device is {config.trainer.device}, and placement `colocated` "
-            "is one device for both; name the same one.",
+            f"is {rollout.device} and trainer.device is {config.trainer.device}, and with placement "
+            "`colocated` both sides use the same devices; give both the same.",
         ),
         "staleness.partial_rollout": (
             not staleness.partial_rollout,

@@ -61,7 +61,7 @@ class RunState:
     """The state of one run."""
 
     device: Device
-    """Which side may use the one device of a colocated run; "own" in any other run."""
+    """Which side may use the device of a colocated run; "own" in any other run."""
     device_figures: dict[str, float]
     """Metrics of the device of a colocated run since it began: changes of side, and memory in use."""
 

@@ -1,9 +1,10 @@
 """Moves a trainer's weights and optimizer state off a shared device and back, bit for bit.
 
 Invariants: every tensor keeps its identity, so the references of optimizer, FSDP and publisher stay valid;
-between `release` and `take` nothing computes with them. A GPU's bytes wait in host memory; a CPU's memory is
-the device itself, so its bytes wait in a file of the run directory. A trainer that dies leaves the file
-behind, and its successor starts from a checkpoint as usual.
+between `release` and `take` nothing computes with them. Each rank moves what it has on its device, and
+`release` returns on rank 0 once all have. A GPU's bytes wait in host memory; a CPU's memory is the device
+itself, so its bytes wait in a file of the run directory. A trainer that dies leaves the file behind, and its
+successor starts from a checkpoint as usual.
 """
 
 import ctypes
@@ -17,15 +18,15 @@ from protocol.errors import RunError
 from workers.models.storages import OnDevice, bytes_of, left_on, peak_of, storages_of
 from workers.trainer.interface import ReleasingTrainer
 
-FILE = "kept_aside.bin"  # in the run directory
+FILE = "kept_aside_{rank}.bin"  # in the run directory
 
 
 class KeptAside:
-    """The memory of one trainer, on the device or kept aside."""
+    """The memory of one rank of a trainer, on its device or kept aside."""
 
     def __init__(self, trainer: ReleasingTrainer, run_directory: str) -> None:
         self._trainer, self._device = trainer, trainer.ranks.device
-        self._file = Path(run_directory).absolute() / FILE
+        self._file = Path(run_directory).absolute() / FILE.format(rank=trainer.ranks.rank)
         self._sizes: list[int] = []
         self._host: list[torch.Tensor] = []  # on a GPU
         self._storages: list[torch.UntypedStorage] = []  # whose bytes are kept aside, in order
@@ -34,7 +35,10 @@ class KeptAside:
             optimizer.register_step_post_hook(lambda *_: self._note())
 
     def release(self) -> OnDevice:
-        """Move everything off the device. Raises: RunError if the file cannot be written."""
+        """Move everything off the device. Collective: returns bytes summed over ranks, on rank 0.
+
+        Raises: RunError if the file cannot be written.
+        """
         assert not self._storages, "it was released before"
         self._note()
         tensors = list(self._tensors())
@@ -48,7 +52,9 @@ class KeptAside:
             storage.resize_(0)
         self._storages = storages
         peak, self._peak = peak_of(self._device, self._peak), 0
-        return OnDevice(peak, left_on(self._device, bytes_of(tensors)))
+        here = torch.tensor([peak, left_on(self._device, bytes_of(tensors))])
+        found = self._trainer.ranks.gather(here)
+        return OnDevice(*sum(found, torch.zeros_like(here)).tolist())
 
     def take(self) -> None:
         """Move everything back. Raises: RunError if the file is damaged or gone."""

@@ -1,4 +1,6 @@
-"""Which side holds the one device of a colocated run: rollout and trainer in turn (`placement: colocated`).
+"""Which side holds the device of a colocated run: rollout and trainer in turn (`placement: colocated`).
+
+The device is what the workers of one machine compute on: its CPU, a GPU, or all its GPUs together.
 
 Invariants: the device is given to one side only when no worker of the other holds it and no process of the
 other is still ending; an instance is told to hand back its trajectories before it is told to release, so

@@ -100,7 +100,7 @@ class Membership:
             self.state.send(peer, Close(reason, is_fault=True))
             return
         if self._is_from_elsewhere(message):
-            reason = "This run has one device, for the workers that it starts itself (placement: colocated)."
+            reason = "This run has devices only for workers that it starts itself (placement: colocated)."
             self.state.send(peer, Close(reason, is_fault=True))
             return
         worker = registry.attach(peer, message, self.state.now)

@@ -59,7 +59,8 @@ def test_more_instances_than_gpus_share_them_and_a_trainer_that_leaves_none_shar
         ({"trainer": {"local": False}}, (), (("0",), ("1",), ("2",))),
         ({"trainer": {"algorithm": "sft"}}, ("0",), ()),
         ({"rollout": {"engine": "mine.py:make"}}, ("0",), ()),
-        ({"placement": "colocated"}, (), ()),
+        ({"placement": "colocated"}, ("0",), (("0",), ("1",), ("2",))),
+        ({"placement": "colocated", "trainer": {"ranks": 3}}, ("0", "1", "2"), (("0",), ("1",), ("2",))),
     ],
 )
 def test_what_the_user_wrote_down_is_kept_and_nobody_else_gets_it(tree, trainer, instances):
@@ -118,10 +119,26 @@ def test_check_says_who_has_which_gpu_and_which_are_idle():
     assert text == (
         "of 2 GPUs, the trainer has GPUs 0, 1; 2 instances share GPUs 0, 1, as the trainer leaves none."
     )
-    assert told({}, "0") == told({}, "") == told({"placement": "colocated"}, "01") == []
+    assert told({}, "0") == told({}, "") == told({"placement": "colocated"}, "0") == []
+
+
+def test_check_says_which_gpus_are_used_in_turn_and_which_are_idle():
+    shared = {"placement": "colocated", "trainer": {"ranks": 2}, "rollout": {"instances": 3}}
+    ((level, _, text),) = told(shared, "0123")
+    assert level == "note"
+    assert text.startswith(
+        "of 4 GPUs, the trainer has GPUs 0, 1; 3 instances share GPUs 0, 1, 2, in turn with the trainer; "
+        "GPU 3 is idle: raise"
+    )
+    ((level, field, text), *_) = told(shared, "0")
+    assert (level, field) == ("error", "trainer.ranks")
+    assert text.endswith("give at most 1.")
 
 
 def test_check_refuses_what_the_gpus_do_not_suffice_for():
+    ((level, field, text),) = told({"trainer": {"ranks": 2, "device": "cuda:1"}}, "")
+    assert (level, field) == ("error", "trainer.device")
+    assert text == "is cuda:1, one GPU, and each of 2 ranks (trainer.ranks) needs one. Give cuda."
     ((level, field, text), *_) = told({"trainer": {"ranks": 4}}, "01")
     assert (level, field) == ("error", "trainer.ranks")
     assert text.startswith("is 4, and this machine shows 2 GPUs")

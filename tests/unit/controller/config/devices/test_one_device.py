@@ -19,7 +19,6 @@ def problems(tree):
         ({"trainer": {"algorithm": "sft"}}, "trainer.algorithm", "generates nothing"),
         ({"trainer": {"streaming": True}}, "trainer.streaming", "set trainer.streaming: false"),
         ({"trainer": {"local": False}}, "trainer.local", "leave trainer.local or placement out"),
-        ({"trainer": {"ranks": 2}}, "trainer.ranks", "is 2, and placement `colocated` has one device"),
         ({"trainer": {"lora": {"rank": 4}}}, "trainer.lora.rank", "give 0"),
         ({"rollout": {"instances": 0}}, "rollout.instances", "give at least 1"),
         ({"rollout": {"engine": "vllm"}}, "rollout.engine", "is vllm, .* was never tried.* give torch"),
@@ -37,6 +36,7 @@ def test_what_one_device_cannot_do_is_refused_with_a_remedy(tree, field, words):
 def test_the_defaults_can_share_a_device_and_an_engine_of_the_user_is_asked_later():
     assert problems({}) == {}
     assert problems({"rollout": {"engine": "mine.py:make"}}) == {}
+    assert problems({"trainer": {"ranks": 4}, "rollout": {"instances": 8}}) == {}
 
 
 def test_a_run_whose_sides_have_their_own_devices_is_asked_nothing():

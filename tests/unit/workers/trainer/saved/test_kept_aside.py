@@ -38,15 +38,16 @@ def tensors(trainer):
 )
 def test_steps_between_which_the_device_is_left_are_those_of_a_trainer_that_stays(make, tmp_path, options):
     stays, leaves = make(**options), make(**options)
-    aside = KeptAside(leaves, str(tmp_path))
+    aside, file = KeptAside(leaves, str(tmp_path)), tmp_path / FILE.format(rank=0)
     for version in range(3):
         assert step(leaves, version) == step(stays, version)
         before = bytes_of(tensors(leaves))
         found = aside.release()
         assert bytes_of(tensors(leaves)) == 0 == found.left_bytes
         assert found.peak_bytes > before, "with the gradients of the step"
+        assert file.stat().st_size == before
         aside.take()
-        assert not (tmp_path / FILE).exists()
+        assert not file.exists()
         assert bytes_of(tensors(leaves)) == before
     for one, other in zip(state_of(stays).values(), state_of(leaves).values(), strict=True):
         assert torch.equal(one, other)
@@ -71,13 +72,13 @@ def test_a_file_that_is_gone_ends_the_trainer_in_words(make, tmp_path):
     trainer = make()
     aside = KeptAside(trainer, str(tmp_path))
     aside.release()
-    with (tmp_path / FILE).open("r+b") as file:
+    with (tmp_path / FILE.format(rank=0)).open("r+b") as file:
         file.truncate(1000)
     with pytest.raises(RunError, match=r"shorter than what was written.*newest checkpoint"):
         aside.take()
 
 
 def test_a_disk_without_room_is_told_of_with_the_bytes(make, tmp_path):
-    (tmp_path / FILE).mkdir()
+    (tmp_path / FILE.format(rank=0)).mkdir()
     with pytest.raises(RunError, match=r"takes \d+ bytes of weights and optimizer state"):
         KeptAside(make(), str(tmp_path)).release()
