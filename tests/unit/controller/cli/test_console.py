@@ -101,14 +101,14 @@ def test_plain_progress_is_told_at_first_then_now_and_then_and_at_the_end():
 def test_warnings_and_the_verdict_are_words():
     console, lines, _ = plain()
     console.warn("rollout-1 was lost.")
-    console.finish(SUMMARY, Path("runs/quickstart"))
+    console.finish(SUMMARY, Path("runs/nowhere"))
     assert lines[0] == "warning: rollout-1 was lost."
-    assert lines[1:] == verdict_lines(SUMMARY, Path("runs/quickstart"))
+    assert lines[1:] == verdict_lines(SUMMARY, Path("runs/nowhere"))
     assert lines[1] == (
         "Done: 80 train steps in 2 min 5 s. Reward 0.200 in the first steps, 0.800 in the last."
     )
     assert lines[2] == "Bound by rollout."
-    assert lines[3] == "Files: runs/quickstart"  # where nothing is
+    assert lines[3] == "Files: runs/nowhere"  # where nothing is
 
 
 def test_where_the_data_ends_before_its_steps_the_verdict_says_what_was_left_over():

@@ -124,15 +124,16 @@ def test_the_command_line_starts_again_with_what_it_lacks(monkeypatch, adapter_r
     ]
 
 
-def test_check_says_what_the_run_will_install_and_finds_no_fault_in_it(monkeypatch, capsys):
+def test_check_says_what_the_run_will_install_and_finds_no_fault_in_it(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("controller.check.lora.find_module", lambda name: None)
-    assert main(["check", EXAMPLE, "trainer.lora.rank=8"]) == 0
+    words = ["check", EXAMPLE, f"run.dir={tmp_path}", "trainer.lora.rank=8"]
+    assert main(words) == 0
     said = capsys.readouterr().out
     assert (
         "note: trainer.lora.rank: trainer.lora.rank 8 needs the extra lora, which is installed when" in said
     )
     monkeypatch.setenv("STALEFLOW_NO_INSTALL", "1")
-    assert main(["check", EXAMPLE, "trainer.lora.rank=8"]) == 2
+    assert main(words) == 2
     assert "error: trainer.lora.rank: is 8, which needs peft" in capsys.readouterr().out
 
 

@@ -239,7 +239,7 @@ def test_forks_of_an_episode_at_an_endpoint_are_told_by_their_cause():
 
 
 def test_messages_that_are_nested_too_deep_are_refused_and_no_answer_is_waited_for():
-    nested = {"role": "user", "content": "?", "more": reduce(lambda inner, _: [inner], range(900), 0)}
+    nested = {"role": "user", "content": "?", "more": reduce(lambda inner, _: [inner], range(100_000), 0)}
     with serving("two") as stub:
         told, _ = ask_one_after_the_other(stub, {"chat": [nested]}, {"chat": QUESTION})
         assert told == [("", TOO_DEEP), "two"]
