@@ -267,6 +267,10 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
     for inside in [one for one in lines if one.startswith(f"{dotted}.")]:
         del lines[inside]  # of values that the override replaces
     lines[dotted] = " (command line)"
+    section = dotted.rpartition(".")[0]
+    while section:  # one that the file lacks
+        lines.setdefault(section, lines[dotted])
+        section = section.rpartition(".")[0]
     return []
 
 

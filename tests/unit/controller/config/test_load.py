@@ -96,6 +96,13 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path, key, nea
     )
 
 
+def test_a_section_that_is_on_the_command_line_alone_is_told_of_there(tmp_path):
+    assert "rn (command line): there is no such key. Did you mean `run`?" in problems(
+        tmp_path, "run: {steps: 3}", "rn.steps=1"
+    )
+    assert "rn (line 1): there is no such key" in problems(tmp_path, "rn: {name: x}", "rn.steps=1")
+
+
 def test_all_problems_are_told_at_once_with_their_lines(tmp_path):
     text = problems(
         tmp_path,
