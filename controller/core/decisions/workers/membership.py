@@ -220,7 +220,7 @@ class Membership:
         worker = self.state.registry.named(name)
         if worker is None or worker.role == "trainer":
             names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"]
-            answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names)}.", True)
+            answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names) or 'none now'}.", True)
         else:
             self.state.registry.local.pop(name, None)
             self.state.send(worker.peer, Drain())
