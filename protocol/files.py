@@ -1,4 +1,8 @@
-"""How files of a run are opened, which others may have made, and how they outlive a power failure."""
+"""How files of a run are found and opened, which others may have made, and how they outlive a power failure.
+
+`exists`, `is_file` and `is_dir` stand for the methods of Path, which since Python 3.14 take every error of a
+disk for "it is not there": a run whose journal lies on a disk that fails for a moment would begin anew.
+"""
 
 import errno
 import os
@@ -7,6 +11,35 @@ from contextlib import suppress
 from pathlib import Path
 
 OTHERS = 0o077
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether something is at a path. Raises: OSError if that cannot be seen."""
+    return _mode(path) is not None
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is at a path. Raises: OSError if that cannot be seen."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def is_dir(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is at a path. Raises: OSError if that cannot be seen."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def _mode(path: str | os.PathLike[str]) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+    except ValueError:  # a character that no path has
+        pass
+    return None
 
 
 def readable_as_its_folder(file: Path) -> None:

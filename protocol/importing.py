@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.files import is_dir, is_file
 from protocol.plain_text import one_line
 
 ROOT = Path(__file__).resolve().parent.parent  # where our packages lie
@@ -128,10 +129,10 @@ def hidden_by_ours(name: str) -> Path | None:
     """The user's module or package of one of the TAKEN names, which our processes cannot import."""
     for entry in dict.fromkeys([os.getcwd(), *sys.path]):
         folder = Path(os.path.realpath(entry))
-        if folder == ROOT or (folder / "protocol" / "importing.py").is_file():  # another copy of ours
+        if folder == ROOT or is_file(folder / "protocol" / "importing.py"):  # another copy of ours
             continue
         for place in (folder / name / "__init__.py", folder / f"{name}.py"):
-            if place.is_file():
+            if is_file(place):
                 return place.parent if place.name == "__init__.py" else place
         if next((folder / name).glob("*.py"), None) is not None:  # a package without __init__.py
             return folder / name
@@ -211,8 +212,8 @@ def _is_of_ours(name: str) -> bool:
     if not first:
         return False
     return (
-        (ROOT / top / f"{first}.py").is_file()
-        or (ROOT / top / first).is_dir()
+        is_file(ROOT / top / f"{first}.py")
+        or is_dir(ROOT / top / first)
         or hasattr(sys.modules.get(top), first)
     )
 
@@ -249,7 +250,7 @@ def _package_of(path: Path) -> tuple[str, Path]:
     "" and the file's own folder where there is none.
     """
     folder, names = path.parent, list[str]()
-    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+    while is_file(folder / "__init__.py") and folder.name.isidentifier():
         names.insert(0, f"{folder.name}.")
         folder = folder.parent
     return "".join(names), folder

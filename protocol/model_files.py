@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from protocol.errors import RemoteError
-from protocol.files import sync
+from protocol.files import exists, is_dir, is_file, sync
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.(json|txt|model|jinja|tiktoken)")
 FURTHER_TEMPLATES = "additional_chat_templates"  # the only folder of a tokenizer, by transformers
@@ -37,7 +37,7 @@ def read_model_files(directory: Path) -> Files:
     """Name and content of each small file; empty if there is no model, or its files are too large."""
     names = [name for name in _small_files(directory) if not name.endswith(".index.json")]
     total = sum((directory / name).stat().st_size for name in names)
-    if not (directory / "config.json").is_file() or len(names) > MAX_FILES or total > MAX_BYTES:
+    if not is_file(directory / "config.json") or len(names) > MAX_FILES or total > MAX_BYTES:
         return {}
     return {name: (directory / name).read_bytes() for name in names}
 
@@ -45,7 +45,7 @@ def read_model_files(directory: Path) -> Files:
 def _small_files(directory: Path) -> list[str]:
     """Names within the directory, in order."""
     paths = [*directory.glob("*"), *directory.glob(f"{FURTHER_TEMPLATES}/*")]
-    names = [path.relative_to(directory).as_posix() for path in paths if path.is_file()]
+    names = [path.relative_to(directory).as_posix() for path in paths if is_file(path)]
     return sorted(name for name in names if _may_be_sent(name))
 
 
@@ -66,7 +66,7 @@ def vocabulary_of(directory: Path) -> int | None:
 def missing_shards(directory: Path) -> list[str]:
     """Files that the index of a model's weights names and that are not there: after a partial download."""
     for whole in ("model.safetensors", "pytorch_model.bin"):
-        if (directory / whole).exists():
+        if exists(directory / whole):
             return []
         try:
             named: object = json.loads((directory / f"{whole}.index.json").read_bytes())[
@@ -77,7 +77,7 @@ def missing_shards(directory: Path) -> list[str]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the model says it
             return []
         names = {name for name in cast("Iterable[object]", named) if isinstance(name, str)}
-        return sorted(name for name in names if not (directory / name).exists())
+        return sorted(name for name in names if not exists(directory / name))
     return []
 
 
@@ -131,8 +131,8 @@ def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest
         raise RemoteError(f"The model's files do not have the checksum {digest}, or are incomplete.")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     target = Path(base) / "staleflow" / "models" / digest
-    if target.is_dir():
-        if read_model_files(target) != files or not (target / MARK).exists():
+    if is_dir(target):
+        if read_model_files(target) != files or not exists(target / MARK):
             _write_files(target, files)  # a crash, a full disk or a hand has changed it since
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest
         aside.rename(target)
         sync(target.parent)
     except OSError:
-        if not target.is_dir():  # else another worker of this machine was faster
+        if not is_dir(target):  # else another worker of this machine was faster
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

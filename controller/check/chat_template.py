@@ -11,6 +11,7 @@ from controller.check.source import asks_at_door
 from controller.config.models import Config
 from protocol.asking import ask
 from protocol.errors import Unanswered
+from protocol.files import is_file
 
 KEY = "agent.history"
 LIMIT_S = 120.0  # to import transformers and load a tokenizer
@@ -34,7 +35,7 @@ KV = (
 def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
     """Remarks on the chat template of an agent's model in `directory`; none before the model is made."""
     agent = config.agent
-    if not agent.is_on or agent.renderer == "plain" or not (directory / "config.json").is_file():
+    if not agent.is_on or agent.renderer == "plain" or not is_file(directory / "config.json"):
         return
     kwargs = config.data.chat_template_kwargs
     question = {"model": str(directory), "agent": agent.model_dump_json(), "template_kwargs": kwargs}

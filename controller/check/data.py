@@ -23,6 +23,7 @@ from controller.data.rows import inside
 from controller.data.saved import splits_of
 from controller.data.tables import Found
 from protocol.errors import ConfigError
+from protocol.files import is_dir, is_file
 
 FIRST_ROWS = 256  # rows that are read of each source
 OF_A_RUN = "a run that goes on needs the data that it began with"
@@ -153,7 +154,7 @@ def kind_of(path: str) -> Format:
 def package_for(path: str) -> str | None:
     """The optional package that reads a path; None if none is needed."""
     kind = kind_of(path)
-    if kind == "saved" and not any((Path(path) / name).is_file() for name in SAVED):
+    if kind == "saved" and not any(is_file(Path(path) / name) for name in SAVED):
         return None
     return PACKAGES.get(kind)
 
@@ -227,12 +228,12 @@ def _read_first_rows(
 
 
 def _missing_package(path: str) -> str | None:
-    is_empty = bool(path) and Path(path).is_dir() and not any(Path(path).iterdir())
+    is_empty = bool(path) and is_dir(Path(path)) and not any(Path(path).iterdir())
     package = package_for(path) or ("datasets" if is_empty else None)
     if package is None or find_module(package) is not None:
         return None
     kind = NAMES.get(package)
-    kind = kind or ("a folder" if Path(path).is_dir() else "on the Hub")
+    kind = kind or ("a folder" if is_dir(Path(path)) else "on the Hub")
     reads = f"which the package `{package}` reads, and it is not installed"
     return f"{path} is {kind}, {reads}: pip install {package}."
 
@@ -264,7 +265,7 @@ def _at_the_hub(data: DataSettings) -> str:
 
 def _folder_problem(path: Path, split: str = "") -> str | None:
     parts = path / "dataset_dict.json"
-    if parts.is_file():
+    if is_file(parts):
         try:
             splits = splits_of(str(path))
         except ConfigError as error:
@@ -275,7 +276,7 @@ def _folder_problem(path: Path, split: str = "") -> str | None:
             f"{path} holds the splits {', '.join(splits)}; name one of them: {path}/{splits[0]}, or by split."
         )
     inside = sorted(inner.name for inner in path.iterdir())
-    if inside and not (path / "dataset_info.json").is_file():
+    if inside and not is_file(path / "dataset_info.json"):
         return (
             f"{path} is a folder that datasets.save_to_disk did not write (no dataset_info.json); it holds "
             f"{', '.join(inside[:5])}. Expected such a folder, or one of JSONL, Parquet or CSV files."

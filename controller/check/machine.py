@@ -22,6 +22,7 @@ import install
 from controller.check.vllm import build_problem
 from controller.compiled import finder
 from install.vllm_environment import VLLM_ENVIRONMENT, vllm_extras
+from protocol.files import is_dir
 from protocol.segments import SHARED_MEMORY
 from protocol.wire.descriptors import limit
 
@@ -225,7 +226,7 @@ def _shared_memory() -> Readings:
 
 
 def _disk(folder: Path) -> Readings:
-    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if is_dir(place))
     kind = _file_system(nearest)
     free = shutil.disk_usage(nearest).free / 1e9
     words = f"{free:.1f} GB free in {nearest} ({kind})"

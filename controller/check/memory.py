@@ -18,6 +18,7 @@ from controller.check.lora import Shapes, adapter_parameters
 from controller.config.devices.gpu_shares import gpu_findings
 from controller.config.models import Config
 from protocol.engines import ENGINES
+from protocol.files import exists
 from protocol.machine.visible_gpus import visible_gpus
 from protocol.model_shape import kv_layers, text_shape
 from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS, GRADIENT, reduces_every_microbatch
@@ -156,7 +157,7 @@ def device_findings(config: Config) -> Iterator[MemoryFinding]:
 def gpu_bytes() -> list[int]:
     """Memory of each GPU of this machine; [] if there is none, or nvidia-smi does not answer."""
     tool = shutil.which("nvidia-smi")
-    if tool is None or not Path("/dev/nvidia0").exists():
+    if tool is None or not exists(Path("/dev/nvidia0")):
         return []
     command = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
@@ -228,4 +229,4 @@ def _forward_width(config: Config) -> int:
 
 
 def _is_on_gpu(device: str) -> bool:
-    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())
+    return device.startswith("cuda") or (device == "auto" and exists(Path("/dev/nvidia0")))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from controller.check.data import Level, Remark, Sample
+from protocol.files import is_file
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import KINDS, JudgeReward, ModelReward, NamedReward, find
 from protocol.rewards.shapes import MESSAGES, TURNS
@@ -19,7 +20,7 @@ def named_problems(
     """Problems of a reward with the rows that it scores. `is_agent`: it scores episodes."""
     if isinstance(entry, ModelReward):
         file = Path(entry.path) / "config.json"
-        if problem := output_problem(entry.path, file.read_bytes() if file.is_file() else None):
+        if problem := output_problem(entry.path, file.read_bytes() if is_file(file) else None):
             yield "error", problem
     if isinstance(entry, JudgeReward) and not re.match(r"https?://[^/\s]+", entry.base_url):
         yield "error", f"`base_url` is {entry.base_url!r}; expected one such as http://localhost:8000/v1."

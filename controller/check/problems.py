@@ -32,6 +32,7 @@ from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
+from protocol.files import exists, is_dir, is_file
 from protocol.importing import load_object
 from protocol.model_files import TOKENIZERS, missing_shards, tensor_shapes
 from protocol.model_shape import Shape, checked
@@ -107,7 +108,7 @@ def _check_engine(config: Config) -> Findings:
         return
     file = _model_directory(config) / "config.json"
     try:
-        shape = checked(json.loads(file.read_text())) if file.is_file() else {}
+        shape = checked(json.loads(file.read_text())) if is_file(file) else {}
     except (OSError, ValueError):
         return  # _check_model says it
     for field, text in load_object(engine.check)(config.rollout, shape):
@@ -116,7 +117,7 @@ def _check_engine(config: Config) -> Findings:
 
 def _check_model(config: Config) -> Findings:
     directory = _model_directory(config)
-    if not (directory / "config.json").is_file():
+    if not is_file(directory / "config.json"):
         if config.model.factory is None:
             yield Finding(
                 "error", "model.path",
@@ -202,7 +203,7 @@ def _architecture_findings(config: Config, shape: Shape, weights: Shapes) -> Fin
 
 def _check_run_directory(config: Config) -> Findings:
     resume = config.run.resume
-    if resume not in ("auto", "never") and not (Path(resume) / "run.db").is_file():
+    if resume not in ("auto", "never") and not is_file(Path(resume) / "run.db"):
         yield Finding(
             "error", "run.resume",
             f"is {resume!r}, and there is no run.db in it, nor is it a checkpoint. Expected `auto`, `never`, "
@@ -210,8 +211,8 @@ def _check_run_directory(config: Config) -> Findings:
         )  # fmt: skip
         return
     directory = (Path(config.run.dir) / config.run.name).absolute()
-    nearest = next(place for place in (directory, *directory.parents) if place.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+    nearest = next(place for place in (directory, *directory.parents) if exists(place))
+    if not is_dir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
         yield Finding(
             "error",
             "run.dir",
@@ -240,7 +241,7 @@ def _check_port(config: Config) -> Findings:
             run, bind = Path(config.run.dir) / config.run.name, config.controller.bind
             text = f"{bind} cannot be bound: {error.strerror}. Choose another port, or `auto`."
             own = f" Is it this run, at work already? `launch.py status {run}` says how it stands."
-            yield Finding("error", "controller.bind", text + own * (run / "run.db").exists())
+            yield Finding("error", "controller.bind", text + own * exists(run / "run.db"))
 
 
 def _check_descriptors(config: Config) -> Findings:

@@ -12,6 +12,7 @@ from controller.check.data import Remark, Sample
 from controller.config.models import Config
 from protocol.asking import ask
 from protocol.errors import Unanswered
+from protocol.files import exists, is_file
 from protocol.model_files import FURTHER_TEMPLATES
 
 ENCODE_S = 120.0  # to import transformers, load a tokenizer and encode a few hundred prompts
@@ -27,7 +28,7 @@ def prompt_remarks(
     """
     if config.agent.is_on:
         return
-    if not (directory / "config.json").is_file():
+    if not is_file(directory / "config.json"):
         if is_thorough and config.model.factory:
             text = (
                 "the model is made when the run starts, so how long prompts are in tokens is not known yet."
@@ -58,7 +59,7 @@ def prompt_remarks(
 
 
 def _has_template(directory: Path) -> bool:
-    if any((directory / name).exists() for name in TEMPLATES):
+    if any(exists(directory / name) for name in TEMPLATES):
         return True
     try:
         about: Any = json.loads((directory / "tokenizer_config.json").read_text())

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from protocol.errors import ConfigError
+from protocol.files import exists
 
 ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
 Overrides = Annotated[
@@ -67,7 +68,7 @@ def as_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]
 
 
 def _refuse_misspelt(word: str, commands: Collection[str]) -> None:
-    if Path(word).suffix in (".yaml", ".yml") or Path(word).exists() or "/" in word:
+    if Path(word).suffix in (".yaml", ".yml") or exists(Path(word)) or "/" in word:
         return
     near = [KNOWN_ELSEWHERE[word]] if word in KNOWN_ELSEWHERE else None
     near = near or difflib.get_close_matches(word, sorted(commands), n=1)

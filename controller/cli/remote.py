@@ -17,6 +17,7 @@ from controller.cli.command_line import Run
 from controller.cli.say import say
 from controller.view.orders import ask, operator, order_of
 from protocol.errors import ConfigError
+from protocol.files import is_file
 from protocol.importing import python_path
 from protocol.messages import DrainWorker, Role
 from protocol.wire.security import ROLES, make_keys
@@ -94,7 +95,7 @@ def revoke(
 ) -> None:
     """Revoke a key. A live run closes the sessions of that key within seconds."""
     config = place / "config.yaml"
-    if config.is_file():
+    if is_file(config):
         keys = _keys_of(config)
         if not keys:
             raise ConfigError(f"The run in {place} has no keys: `controller.keys` is empty.")

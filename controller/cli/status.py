@@ -24,7 +24,7 @@ from controller.durability.holder import controller_of
 from controller.history.alarms import KEYS, Alarm, alarms
 from controller.view.written import LINES, Written
 from protocol.errors import RunError
-from protocol.files import plain_only
+from protocol.files import exists, plain_only
 from protocol.plain_text import plain
 
 LATE_S = 15.0  # a healthy controller writes status.json at least every 10 s
@@ -64,7 +64,7 @@ def _written(run: Path) -> Written:
 def _looks(run: Path, *, is_endless: bool) -> Iterator[None]:
     """Yields each time that the run is to be shown: once, or each second until the run has ended."""
     while True:
-        is_last = not is_endless or (run / "summary.json").exists() or controller_of(run) is None
+        is_last = not is_endless or exists(run / "summary.json") or controller_of(run) is None
         yield
         if is_last:
             return
@@ -119,7 +119,7 @@ def in_words(run: Path, written: Written | None = None, *, now: float) -> list[s
 
 def _read(run: Path) -> tuple[Path, dict[str, Any]]:
     """The path and content of summary.json, or else status.json. Raises: RunError."""
-    path = next((run / name for name in ("summary.json", "status.json") if (run / name).exists()), None)
+    path = next((run / name for name in ("summary.json", "status.json") if exists(run / name)), None)
     if path is None:
         raise RunError(
             f"There is no {run / 'status.json'}. Expected a run directory, such as runs/quickstart, of a run "

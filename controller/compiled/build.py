@@ -15,6 +15,7 @@ from pathlib import Path
 
 from controller.compiled.finder import COMPILED, HOME, ROOT, SUFFIX, home, key_of
 from protocol.errors import ConfigError, RunError
+from protocol.files import is_dir, is_file
 
 COPIED = ("controller", "strategies", "protocol")
 AS_SOURCES = (
@@ -45,7 +46,7 @@ def why_not_here() -> str:
     if shutil.which(compiler) is None:
         return f"{compiler}, the C compiler of this Python, is not on the PATH (Debian: apt install gcc)"
     header = Path(sysconfig.get_path("include"), "Python.h")
-    if not header.is_file():
+    if not is_file(header):
         return f"{header} is missing: Python's headers (Debian: apt install python3-dev)"
     return ""
 
@@ -64,7 +65,7 @@ def build() -> Path:
             _copy_sources(copy)
             key = key_of(copy)  # of what is compiled, whatever happens to the checkout meanwhile
             place = (home() or HOME) / key
-            if not place.is_dir():
+            if not is_dir(place):
                 _compile(copy)
                 _move(copy, place)
             return place

@@ -16,6 +16,8 @@ from pathlib import Path
 from sysconfig import get_config_var
 from types import ModuleType
 
+from protocol.files import is_dir
+
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(sys.prefix, "share", "staleflow", "compiled")
 """Where builds lie, one folder for each key: a part of this Python's environment."""
@@ -67,15 +69,15 @@ def prefer() -> None:
 @cache
 def found() -> Path | None:
     """The folder of the build of these sources; None if there is none, or SWITCH is 0."""
-    if (builds := home()) is None or not builds.is_dir() or find_spec(NEEDED) is None:
+    if (builds := home()) is None or not is_dir(builds) or find_spec(NEEDED) is None:
         return None
     folder = builds / key_of(ROOT)
-    return folder if folder.is_dir() else None
+    return folder if is_dir(folder) else None
 
 
 def is_outdated() -> bool:
     """Whether a core was compiled here, but of other sources or for another Python."""
-    return (builds := home()) is not None and builds.is_dir() and found() is None
+    return (builds := home()) is not None and is_dir(builds) and found() is None
 
 
 def key_of(root: Path) -> str:

@@ -24,6 +24,7 @@ from controller.config.pluggable import BUILT_IN, FILES
 from controller.config.rules import cross_field_problems
 from controller.config.yaml_file import MAX_CHARACTERS, quoted_for_a_shell, read_words, read_yaml
 from protocol.errors import ConfigError
+from protocol.files import is_dir, is_file
 from protocol.rewards.kinds import KINDS
 from strategies.cost_model import COST_MODELS, load_coefficients
 
@@ -123,13 +124,13 @@ def _from_checkpoint(config: Config) -> Config:
     the new run itself, or is an adapter.
     """
     checkpoint = Path(config.run.resume).absolute()
-    if (checkpoint / "adapter_config.json").is_file():
+    if is_file(checkpoint / "adapter_config.json"):
         raise ConfigError(
             f"run.resume is the checkpoint {checkpoint}, which holds a LoRA adapter and no model. Expected a "
             "model to begin from: merge the adapter into its own (docs/trainer.md says how) and name the "
             "result as model.path; to go on with the adapter's run, name the directory of that run."
         )
-    if not (checkpoint / "trainer").is_dir() or not (checkpoint / "config.json").is_file():
+    if not is_dir(checkpoint / "trainer") or not is_file(checkpoint / "config.json"):
         return config
     if (Path(config.run.dir) / config.run.name).absolute() in checkpoint.parents:
         raise ConfigError(
@@ -203,7 +204,7 @@ def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
         ) from None
     except IsADirectoryError:
         inside = file / "config.yaml"
-        meant = f" Its configuration is {inside}." if inside.is_file() else ""
+        meant = f" Its configuration is {inside}." if is_file(inside) else ""
         raise ConfigError(f"{file} is a folder; expected the path of a YAML configuration.{meant}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = " ".join(str(error).split()).replace('in "<unicode string>", ', "")

@@ -16,6 +16,7 @@ from controller.config.evaluation import EvaluationSettings
 from controller.config.models import Config, Section
 from controller.config.pluggable import BUILT_IN, FILES, FOLDERS
 from protocol.agents.settings import AgentSettings
+from protocol.files import is_dir
 from protocol.rewards.kinds import FunctionReward, ModelReward, NamedReward
 from protocol.settings import RewardSettings
 
@@ -124,7 +125,7 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
 
 def file_meant(file: Path) -> str:
     """A sentence with the configuration that is there and that a mistyped path may mean, or ""."""
-    folders = [folder for folder in (file.parent, Path("examples")) if folder.is_dir()]
+    folders = [folder for folder in (file.parent, Path("examples")) if is_dir(folder)]
     there = {str(one): one.stem for folder in folders for one in sorted(folder.glob("*.yaml"))}
     near = difflib.get_close_matches(str(file), there, 1)
     near = near or [name for name, stem in there.items() if stem == file.stem]

@@ -16,6 +16,7 @@ from controller.data.saved import open_from_hub, open_saved
 from controller.data.tables import Joined, Table
 from controller.data.text_files import JsonLines, SeparatedValues
 from protocol.errors import ConfigError
+from protocol.files import is_dir, is_file
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
@@ -34,7 +35,7 @@ Format = Literal[
 def format_of(path: str) -> tuple[Format, list[str]]:
     """The format of a path, and the files that it stands for. Raises: OSError if one cannot be read."""
     if os.path.isdir(path):
-        if any((Path(path) / name).is_file() for name in SAVED):
+        if any(is_file(Path(path) / name) for name in SAVED):
             return "saved", []
         inside = sorted(str(file) for file in Path(path).iterdir() if file.suffix.lower() in SUFFIXES)
         return (_of_file(inside[0]), inside) if inside else ("saved", [])
@@ -48,7 +49,7 @@ def format_of(path: str) -> tuple[Format, list[str]]:
         return "taskset", []
     if ":" in path:
         return "function", []
-    is_name = HUB_NAME.fullmatch(path) and not Path(path).suffix and not Path(path).parent.is_dir()
+    is_name = HUB_NAME.fullmatch(path) and not Path(path).suffix and not is_dir(Path(path).parent)
     return ("hub" if is_name else "nothing"), []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from controller.data import fingerprints
 from controller.data.tables import Found, Rows
 from protocol.errors import ConfigError
+from protocol.files import exists
 
 
 class SavedDataset(Rows):
@@ -47,7 +48,7 @@ def open_saved(path: str, split: str) -> SavedDataset:
     """The data set that `save_to_disk` wrote into a folder. Raises: ConfigError."""
     datasets = _package(f"data.path {path!r} is a folder, and reading a saved dataset")
     parts = Path(path) / "dataset_dict.json"
-    if parts.exists():
+    if exists(parts):
         splits = splits_of(path)
         if split not in splits:
             which = f"none named {split!r}" if split else "several splits"

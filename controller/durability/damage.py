@@ -14,6 +14,7 @@ from pathlib import Path
 from zlib import crc32
 
 from protocol.errors import RunError
+from protocol.files import exists
 
 PLACE = struct.Struct("<qd")
 NUMBER = struct.Struct("<q")
@@ -82,7 +83,7 @@ def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | TypeError | OS
     code = getattr(error, "sqlite_errorcode", None)
     if (code is not None and code & PRIMARY in CORRUPT) or "decode to UTF-8" in str(error):
         return damaged(path, f"SQLite says {str(error)!r}")
-    if Path(path).exists() and not os.access(path, os.R_OK):
+    if exists(Path(path)) and not os.access(path, os.R_OK):
         return RunError(
             f"{path} cannot be read by you: a run makes it for its owner alone. Expected a run of yours, or "
             f"one that was given to you: ask the owner for a copy of {path} that you may read."
@@ -102,7 +103,7 @@ def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | TypeError | OS
 
 def _is_shut_in(path: Path) -> bool:
     """Whether this run.db is of a run that did not end and lies in a folder where nothing can be written."""
-    has_log = path.with_name(f"{path.name}-wal").exists()
+    has_log = exists(path.with_name(f"{path.name}-wal"))
     return has_log and not os.access(path.resolve().parent, os.W_OK)
 
 

@@ -42,6 +42,7 @@ from controller.durability.release import (
 from controller.durability.sample_records import KeptSample, read_sample, sample_keys
 from controller.durability.store import RECORD, Store, check_schema, decode_record, mark_of
 from protocol.errors import OtherRelease, RunError
+from protocol.files import exists, is_dir, is_file
 from strategies.kinds import Strategies
 
 AT_ONCE = 1000  # events that are read each time the file is opened
@@ -82,12 +83,10 @@ class Recording:
         `on_progress(number, last)` hears now and then which event of how many is being read.
         """
         path = Path(run)
-        file = path / "run.db" if path.is_dir() else path
-        if not file.is_file():
-            raise RunError(
-                f"There is no run at {run} (looked for {file}). Expected a run directory, such as "
-                "runs/quickstart, or the run.db in it."
-            )
+        file = path / "run.db" if is_dir(path) else path
+        if not is_file(file):
+            expected = "a run directory, such as runs/quickstart, or the run.db in it"
+            raise RunError(f"There is no run at {run} (looked for {file}). Expected {expected}.")
         self.path = str(file)
         self._file, self._on_progress = file, on_progress
         self._database: sqlite3.Connection | None = None  # of the store that writes the file
@@ -159,7 +158,7 @@ class Recording:
         if self._database is not None:
             yield self._database
             return
-        live = self._file.with_name(f"{self._file.name}-wal").exists()
+        live = exists(self._file.with_name(f"{self._file.name}-wal"))
         uri = f"{self._file.resolve().as_uri()}?{'mode=ro' if live else 'immutable=1'}"
         db = sqlite3.connect(uri, uri=True, isolation_level=None)
         try:

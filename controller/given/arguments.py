@@ -6,6 +6,7 @@ Invariant: nothing is called, read or changed; what a run could not use is refus
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -106,7 +107,7 @@ def _unknown(model: BaseModel, prefix: str) -> str:
 
 def _shown(given: Given) -> str:
     """An argument in a few words."""
-    if isinstance(given, type) or inspect.isroutine(given):
+    if isinstance(given, type) or (inspect.isroutine(given) and not isinstance(given, partial)):
         name = cast("Callable[..., Given]", given).__qualname__
         return f"the {'class' if isinstance(given, type) else 'function'} {name}"
     text = one_line(repr(given))

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,13 +73,14 @@ def _named(reward: Callable[..., Any]) -> tuple[Namespace, str, str] | None:
 def _namespaces(reward: Callable[..., Any]) -> Iterator[Namespace]:
     """The top levels that may hold the callable, the likeliest first."""
     yield from map(_top_level, (inspect.getmodule(reward), sys.modules.get("__main__")))
-    if inspect.isroutine(reward):
+    is_function = inspect.isroutine(reward) and not isinstance(reward, partial)  # as Python 3.14 has it
+    if is_function:
         members: list[object] = [reward]
     else:
         members = list(vars(reward if inspect.isclass(reward) else type(reward)).values())
     # the program of `python -m cProfile`, or a file that was loaded by hand, is no module of sys.modules
     yield from (getattr(member, "__globals__", {}) for member in members)
-    if not inspect.isroutine(reward):  # an object may have been made elsewhere than its class
+    if not is_function:  # an object may have been made elsewhere than its class
         yield from map(_top_level, list(sys.modules.values()))
 
 

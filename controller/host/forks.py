@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from protocol.errors import StaleFlowError
+from protocol.files import exists
 from protocol.settings import RolloutSettings, TrainerSettings
 
 COMMAND = (sys.executable, "-P", "-m", "workers.host.fork_server")
@@ -263,4 +264,4 @@ def may_fork(settings: RolloutSettings | TrainerSettings) -> bool:
 
 def has_accelerator() -> bool:
     """Whether this machine has an accelerator, which user functions may use, too."""
-    return any(path.exists() for path in ACCELERATORS)
+    return any(exists(path) for path in ACCELERATORS)

@@ -26,6 +26,7 @@ from controller.host.resumed_run import MAX_ERROR_CHARS, MAX_SKIPPED, ResumedRun
 from controller.host.run_directory import numbered
 from controller.host.stepper import Stepper
 from protocol.errors import OtherRelease, RunError
+from protocol.files import exists
 from protocol.messages.pieces import Segment
 from protocol.plain_text import plain_line
 
@@ -228,7 +229,7 @@ def set_checkpoints_aside(run: Path, steps: int) -> list[Path]:
         number = path.name.removeprefix("step_")
         if number.isdecimal() and int(number) > steps:
             aside = path.with_name(f"{ASIDE}{path.name}")
-            aside = numbered(aside) if aside.exists() else aside
+            aside = numbered(aside) if exists(aside) else aside
             try:
                 moved.append(path.rename(aside))
             except OSError as error:

@@ -27,6 +27,7 @@ from controller.host.going_back import gone_back, set_checkpoints_aside
 from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
 from controller.host.run_directory import EVALUATIONS, METRICS, RunDirectory
 from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
+from protocol.files import exists, is_file
 
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
@@ -82,7 +83,7 @@ async def find_past(
 def _why_set_aside(run: Path, previous: Path) -> str:
     """Why an earlier run was set aside unread."""
     aside = f"it is set aside at {previous}, and this is a new one."
-    if not (previous / "run.db").exists():
+    if not exists(previous / "run.db"):
         return f"{run} held a run without run.db, so nothing could go on with it: {aside}"
     return (
         f"{run} held another run, and none goes on with `run.durability: off`: {aside} To go on with the old "
@@ -236,7 +237,7 @@ def why_refused(config: Config) -> str | None:
     if run.resume == "never" or run.durability == "off":
         return None
     try:
-        if (directory / "run.db").exists():
+        if exists(directory / "run.db"):
             _look_at_settings(directory, config)
     except StaleFlowError as error:
         return str(error)
@@ -351,7 +352,7 @@ def _has_events(file: Path) -> bool:
 def _refuse_if_trained(run: Path) -> None:
     """Refuse a run.db without history in a run that has trained. Raises: ConfigError."""
     checkpoint, metrics = newest_checkpoint(run), run / "metrics.jsonl"
-    if checkpoint is None and not (metrics.is_file() and metrics.stat().st_size):
+    if checkpoint is None and not (is_file(metrics) and metrics.stat().st_size):
         return
     left = " and ".join(["metrics.jsonl has lines", *([f"{checkpoint} is there"] if checkpoint else [])])
     raise ConfigError(

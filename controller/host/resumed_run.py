@@ -19,6 +19,7 @@ from controller.durability.release import ReleasePart
 from controller.durability.replay import CoreFailed, in_words, turns
 from controller.host.collector import never_collected
 from protocol.errors import OtherRelease, RunError, StaleFlowError
+from protocol.files import exists
 from protocol.plain_text import plain_line
 
 MAX_SKIPPED = 3  # messages of workers on which the core may fail in a run; one more ends it as our bug
@@ -146,7 +147,7 @@ def _newest(recording: Recording, until: int | None) -> tuple[ResumedRun, int]:
 def way_on_from(run: Path) -> str:
     """What else can be done with a run that cannot be resumed; ends a sentence."""
     whole = [place.parent for place in run.glob("checkpoints/step_*/config.json")]
-    places = [place for place in whole if not (place / "adapter_config.json").exists()]
+    places = [place for place in whole if not exists(place / "adapter_config.json")]
     numbered = {place.name.removeprefix("step_"): place for place in places}
     newest = max((number for number in numbered if number.isdigit()), key=int, default=None)
     begin = "or set run.resume=never to set the run aside and start over"

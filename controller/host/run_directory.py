@@ -23,7 +23,7 @@ from controller.config.yaml_file import write_yaml
 from controller.durability.holder import in_use, mark, open_lock, own_place
 from controller.host.log_file import log_to_file
 from protocol.errors import ConfigError, RunError
-from protocol.files import OTHERS
+from protocol.files import OTHERS, exists, is_file
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
 from protocol.wire.security import WorkerKey, write_local_key
 
@@ -67,7 +67,7 @@ class RunDirectory:
                 (self.path / "address").unlink(missing_ok=True)  # of a controller that was killed
                 sweep(config.weights.directory, keep=self._segments)
                 may_go_on = config.run.resume != "never" and config.run.durability != "off"
-                self.has_run = may_go_on and (self.path / "run.db").exists()
+                self.has_run = may_go_on and exists(self.path / "run.db")
                 """Whether there is a run to resume: then call `go_on` or `begin`."""
                 if not self.has_run:
                     self.begin(is_blank=may_go_on and self._is_blank())
@@ -110,7 +110,7 @@ class RunDirectory:
         Returns where it is now; None if it was not there. Raises: OSError.
         """
         path = self.path / name
-        return path.rename(numbered(path)) if path.exists() else None
+        return path.rename(numbered(path)) if exists(path) else None
 
     def _open(self) -> None:
         # other runs sweep segments that no process holds, and all workers may be dead at once
@@ -158,7 +158,7 @@ class RunDirectory:
 
     def lost_socket(self) -> Path | None:
         """The Unix socket at which workers attach, if its file was removed under the run; else None."""
-        return self._socket if self._socket is not None and not self._socket.exists() else None
+        return self._socket if self._socket is not None and not exists(self._socket) else None
 
     def has_model(self, origin: str) -> bool:
         """Whether the initial model is there and was made by `origin`.
@@ -167,8 +167,8 @@ class RunDirectory:
         and is taken as it is; so is the model of a resumed run.
         """
         note = self.model.with_name(f"{self.model.name}.json")
-        if self.model.exists():
-            if self.has_run or not note.exists() or note.read_text() == origin:
+        if exists(self.model):
+            if self.has_run or not exists(note) or note.read_text() == origin:
                 return True
             shutil.rmtree(self.model)
         self.model.parent.mkdir(parents=True, exist_ok=True)
@@ -204,14 +204,14 @@ class RunDirectory:
     def _check_files(self) -> None:
         """Refuse to write on if the run's files were removed or renamed: writes would be lost silently."""
         for path in (self.path, self.path / METRICS, self.path / "run.db")[: 2 + self._has_journal]:
-            if not path.exists():
+            if not exists(path):
                 raise RunError(
                     f"{path} was removed or renamed under the run: what it does from now on could neither be "
                     "read nor taken up again. If it was renamed, give it its name back, and the same command "
                     "goes on. If it was removed, start again, with model.path at a checkpoint of the run if "
                     "one is left."
                 )
-        self._has_journal = (self.path / "run.db").exists()
+        self._has_journal = exists(self.path / "run.db")
 
     def append_evaluation(self, metrics: dict[str, object]) -> None:
         """Add a line to evaluations.jsonl, which exists from the first one on.
@@ -274,16 +274,16 @@ class RunDirectory:
     def _is_blank(self) -> bool:
         """Whether a controller was killed here before it had so much as run.db."""
         metrics = self.path / METRICS
-        has_lines = metrics.is_file() and metrics.stat().st_size > 0
-        return not has_lines and not any((self.path / n).exists() for n in ("summary.json", "checkpoints"))
+        has_lines = is_file(metrics) and metrics.stat().st_size > 0
+        return not has_lines and not any(exists(self.path / n) for n in ("summary.json", "checkpoints"))
 
     def _set_aside(self) -> Path | None:
-        if not self.path.exists() or all(entry.name in self._kept for entry in self.path.iterdir()):
+        if not exists(self.path) or all(entry.name in self._kept for entry in self.path.iterdir()):
             return None
         aside = self.path.rename(numbered(self.path))
         self.path.mkdir(mode=self._folder_mode)
         for name in self._kept:
-            if (aside / name).exists():
+            if exists(aside / name):
                 (aside / name).rename(self.path / name)
         return aside
 
@@ -325,7 +325,7 @@ class RunDirectory:
 
 def numbered(path: Path) -> Path:
     """The path with the next free number behind its name."""
-    return next(there for n in count(1) if not (there := path.with_name(f"{path.name}.{n}")).exists())
+    return next(there for n in count(1) if not exists(there := path.with_name(f"{path.name}.{n}")))
 
 
 def _append(file: IO[str], line: dict[str, object]) -> None:
@@ -368,7 +368,7 @@ def _joined(lines: Iterable[str]) -> str:
 def _folder(config: Config) -> Path:
     resume, name = config.run.resume, config.run.name
     if resume not in ("auto", "never"):
-        if not (Path(resume) / "run.db").is_file():
+        if not is_file(Path(resume) / "run.db"):
             raise ConfigError(
                 f"run.resume is {resume!r}, and there is no run.db in it, nor is it a checkpoint. Expected "
                 "`auto`, `never`, the directory of a run that is to go on, or a checkpoint to begin from."
@@ -377,7 +377,7 @@ def _folder(config: Config) -> Path:
     if not name or name != Path(name).name or name == "..":
         raise ConfigError(f"run.name is {name!r}; expected a plain folder name such as `quickstart`.")
     folder = Path(config.run.dir).resolve() / name
-    if folder.is_symlink() and not folder.exists():
+    if folder.is_symlink() and not exists(folder):
         raise ConfigError(
             f"{folder} is a link to {folder.readlink()}, which is not there. Mount the disk that it is on, "
             "or remove the link to begin another run."
@@ -393,5 +393,5 @@ def _folder(config: Config) -> Path:
 def origin_of(factory: str, seed: int) -> str:
     """The origin of a prepared model: the factory, a digest of its file if it has one, and the seed."""
     file = Path(factory.rpartition(":")[0])
-    source = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    source = hashlib.sha256(file.read_bytes()).hexdigest() if is_file(file) else ""
     return json.dumps({"factory": factory, "source": source, "seed": seed}) + "\n"

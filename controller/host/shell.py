@@ -16,12 +16,12 @@ the time of its last event; whatever happens, workers are closed, the summary is
 
 import asyncio
 import logging
+import os.path
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from controller.config.models import Config
@@ -234,7 +234,7 @@ class Shell:
 
     def _may_be_there(self, saved: CheckpointSaved) -> bool:
         """Whether the checkpoint is there, as far as one can look: batches are dropped for ever for it."""
-        return not self._config.trainer.local or Path(saved.path).exists()
+        return not self._config.trainer.local or os.path.exists(saved.path)
 
     def _on_fault(self, peer: PeerId, reason: str) -> None:
         self._post(events.PeerFaulted(peer, reason))

@@ -15,6 +15,7 @@ from controller.config.models import Config
 from controller.core.state.views.snapshot import Alarm, ClusterSnapshot
 from controller.host.run_directory import RunDirectory
 from controller.host.watchdog import WORKERS_AT_ONCE, Slices, Wait, Watchdog, at_once, rows_of, status_of
+from protocol.files import is_file
 from protocol.messages import Role
 
 LOOK_S = 1.0  # least time between two looks of the watchdog
@@ -53,7 +54,7 @@ class StatusFile:
         self._watchdog = Watchdog(
             lease_s=controller.lease_s,
             attach_timeout_s=controller.attach_timeout_s,
-            has_log=lambda name: (directory.logs / f"{name}.log").is_file(),
+            has_log=lambda name: is_file(directory.logs / f"{name}.log"),
             started=_started(config),
         )
         self._shown: tuple[float, object] = (-WRITE_S, None)  # when the file was written, and its content

@@ -26,7 +26,7 @@ from controller.core.events import WorkerExited
 from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
 from controller.siblings import packages_to_install
 from protocol.errors import RunError
-from protocol.files import for_owner_only
+from protocol.files import exists, for_owner_only
 from protocol.importing import python_path
 from protocol.machine.visible_gpus import visible_gpus
 from protocol.messages import Role
@@ -63,7 +63,7 @@ class _Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._begin = path.stat().st_size if path.exists() else 0
+        self._begin = path.stat().st_size if exists(path) else 0
 
     def open(self) -> IO[bytes]:
         """Open it for appending; readable only by the run's user, as it quotes prompts and responses.

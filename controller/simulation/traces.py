@@ -9,6 +9,7 @@ from pathlib import Path
 from controller.core.events import Received
 from controller.durability.store import Store
 from protocol.errors import ConfigError
+from protocol.files import is_dir, is_file
 from protocol.messages import Delta, Generated
 
 
@@ -18,8 +19,8 @@ def read_lengths(path: str) -> list[int]:
     The run is given as its directory or its run.db. Raises: ConfigError if there is no such run; RunError if
     its journal is broken.
     """
-    file = Path(path) / "run.db" if Path(path).is_dir() else Path(path)
-    if not path or not file.is_file():
+    file = Path(path) / "run.db" if is_dir(Path(path)) else Path(path)
+    if not path or not is_file(file):
         raise ConfigError(
             f"simulation.workload.trace is {path!r}, where there is no run.db. Give the directory of a "
             "finished run, or its run.db."

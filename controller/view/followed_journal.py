@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from controller.durability.recording import Recording
 from protocol.errors import RunError
+from protocol.files import is_dir
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of the journal and its write-ahead log: inode, bytes and nanosecond of the last change; None of no file."""
@@ -57,7 +58,7 @@ class FollowedJournal:
             ) from error
 
     def _seen(self) -> Stamp:
-        file = self._run / "run.db" if self._run.is_dir() else self._run
+        file = self._run / "run.db" if is_dir(self._run) else self._run
         return tuple(_changed(place) for place in (file, file.with_name(f"{file.name}-wal")))
 
 

@@ -16,6 +16,7 @@ import yaml
 from controller.config.yaml_file import read_yaml
 from controller.durability.holder import controller_of
 from protocol.errors import ConfigError, NoAnswer
+from protocol.files import is_dir
 from protocol.messages import Action, Close, Control, DrainWorker, Message
 from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint
@@ -101,7 +102,7 @@ async def ask(run: str, message: Message) -> str:
 
 def _where_it_is(run: str) -> str:
     """What to do about a controller that does not answer. `run`: a directory, or an endpoint."""
-    if Path(run).is_dir() and controller_of(Path(run)) is None:
+    if is_dir(Path(run)) and controller_of(Path(run)) is None:
         return (
             f"None is at work on {run} here: `launch.py status {run}` says how the run stands, and "
             "the command that started it goes on with it."

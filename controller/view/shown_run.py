@@ -42,6 +42,7 @@ from controller.view.written import (
     said_in,
 )
 from protocol.errors import RunError
+from protocol.files import exists
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
@@ -263,7 +264,7 @@ class ShownRun:
     def metrics(self) -> Json:
         """metrics.jsonl and evaluations.jsonl as columns. Raises: RunError if metrics.jsonl is not there."""
         lines = self._written.lines(METRICS)
-        if not (self.path / METRICS).exists():
+        if not exists(self.path / METRICS):
             raise RunError(
                 f"There is no {METRICS} in {self.path}, and a run has one from its beginning on. Was the "
                 f"directory moved or deleted, or run.db copied alone? {METRICS} beside it has the curves."

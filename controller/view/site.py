@@ -32,6 +32,7 @@ from controller.view.shown_run import ShownRun
 from controller.view.stacks import stacks_of
 from controller.view.whatif import BUILT_IN, WhatIf
 from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.files import is_file
 
 PAGES = Path(__file__).parent / "pages"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -69,7 +70,7 @@ class Site:
         self._files = {
             str(file.relative_to(PAGES)): file
             for file in sorted(PAGES.rglob("*"))
-            if file.suffix in KINDS and file.is_file()
+            if file.suffix in KINDS and is_file(file)
         }
 
     def app(self) -> ASGIApp:

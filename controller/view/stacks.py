@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from controller.durability.holder import controller_of
 from protocol.errors import RunError
+from protocol.files import is_dir
 from protocol.stacks import SIGNAL
 
 PROCESSES = Path("/proc")
@@ -36,7 +37,7 @@ class Found(NamedTuple):
 
 def of_run(run: Path) -> list[Found]:
     """The controller and all processes of its local workers. Raises: RunError if there are none here."""
-    if not PROCESSES.is_dir():
+    if not is_dir(PROCESSES):
         raise RunError(
             "This machine has no /proc, which tells the processes of a run. Expected Linux; by hand: "
             "kill -USR1 PID, for a pid that `ps` shows with workers.host."

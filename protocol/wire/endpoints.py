@@ -13,6 +13,7 @@ import socket
 from pathlib import Path
 
 from protocol.errors import ConfigError, NoAnswer
+from protocol.files import exists, is_dir
 from protocol.plain_text import sentence
 
 UNIX_PATH_BYTES = 107
@@ -97,7 +98,7 @@ def find_endpoint(address: str) -> tuple[str, Path | None]:
         return address, None
     file, key = Path(address) / "address", Path(address) / "local.key"
     try:
-        return file.read_text().strip(), key if key.exists() else None
+        return file.read_text().strip(), key if exists(key) else None
     except OSError as error:
         if (reason := _how_it_ended(Path(address))) is not None:
             raise NoAnswer(
@@ -126,9 +127,9 @@ def _check_unix_path(path: Path) -> None:
             f"The socket path {path} has {len(os.fsencode(path))} bytes; the system allows "
             f"{UNIX_PATH_BYTES}. Choose a shorter run directory, or bind tcp://127.0.0.1:PORT."
         )
-    if not path.parent.is_dir():
+    if not is_dir(path.parent):
         raise ConfigError(f"The folder of the socket {path} does not exist. Make it, or choose another.")
-    if not path.exists():
+    if not exists(path):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from zmq.utils import z85
 
 from protocol.errors import ConfigError
+from protocol.files import exists, is_dir
 from protocol.messages import Role
 from protocol.settings import Section
 from protocol.wire.grants import RESERVED, ROLES, Grant, GrantFolder, Key
@@ -61,7 +62,7 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
         )
     try:
         _make_folders(directory)
-        if not (directory / "server.key").exists():
+        if not exists(directory / "server.key"):
             public, secret = _pair()
             _write_new(directory / "server.key", ServerKey(public=public, secret=secret))
         return None if name is None else _make_worker_key(directory, name, roles or ROLES)
@@ -72,7 +73,7 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
 def _make_worker_key(directory: Path, name: str, roles: tuple[Role, ...]) -> Path:
     """Write both files of a worker's key, or none. Raises: ConfigError if the name is taken; OSError."""
     path, grant_path = directory / f"{name}.key", directory / "workers" / f"{name}.json"
-    if taken := [there for there in (grant_path, path) if there.exists()]:
+    if taken := [there for there in (grant_path, path) if exists(there)]:
         raise ConfigError(
             f"{taken[0]} is there already, and a key is never overwritten. Choose another name, or revoke it "
             f"first: launch.py revoke {directory} {name}"
@@ -94,7 +95,7 @@ def _make_folders(directory: Path) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     is_wide = directory.stat().st_mode & 0o077
-    if is_wide and not (directory / "server.key").exists() and any(directory.iterdir()):
+    if is_wide and not exists(directory / "server.key") and any(directory.iterdir()):
         raise ConfigError(
             f"{directory} holds other files, and others may enter it; keys want their own folder. Name a "
             f"new one, or if nobody else needs what lies there: chmod 700 {directory}"
@@ -115,7 +116,7 @@ def _trespass(directory: Path) -> str | None:
     """
     above, workers, key = directory.resolve().parent, directory / "workers", directory / "server.key"
     for folder, writers in ((above, 0o002), (directory, 0o022), (workers, 0o022)):
-        mode = stat.S_IMODE(folder.stat().st_mode) if folder.exists() else 0
+        mode = stat.S_IMODE(folder.stat().st_mode) if exists(folder) else 0
         is_safe = folder != workers and mode & stat.S_ISVTX
         if mode & writers and not is_safe:
             return (
@@ -124,12 +125,12 @@ def _trespass(directory: Path) -> str | None:
             )
     owner, own = directory.stat().st_uid, os.geteuid()
     for path, owners in ((workers, (0, own, owner)), (key, (0, own, owner))):
-        if path.exists() and path.stat().st_uid not in owners:
+        if exists(path) and path.stat().st_uid not in owners:
             return (
                 f"{path} belongs to another user (id {path.stat().st_uid}) than its folder, who could admit "
                 "a key of theirs. Make keys anew, in another folder."
             )
-    if owner not in (0, own, key.stat().st_uid if key.exists() else own):
+    if owner not in (0, own, key.stat().st_uid if exists(key) else own):
         return (
             f"{directory} belongs to another user (id {owner}) than its keys, who could admit a key. "
             "Make keys anew, in a folder of yours."
@@ -139,15 +140,15 @@ def _trespass(directory: Path) -> str | None:
 
 def revoke(directory: Path, name: str) -> None:
     """Revoke this key; a running controller notices it by itself. Raises: ConfigError."""
-    if not ((directory / "workers").is_dir() or (directory / "server.key").exists()):
-        what = "holds no keys" if directory.is_dir() else "is not there"
+    if not (is_dir(directory / "workers") or exists(directory / "server.key")):
+        what = "holds no keys" if is_dir(directory) else "is not there"
         raise ConfigError(
             f"{directory} {what}, so no key was revoked. Expected a folder of keys, as `launch.py keygen` "
             "makes it, or the directory of a run that has `controller.keys`."
         )
     grant, key = directory / "workers" / f"{name}.json", directory / f"{name}.key"
     is_one = NAME.fullmatch(name) and not RESERVED.fullmatch(name)  # server.key is none
-    if not is_one or not (grant.exists() or key.exists()):
+    if not is_one or not (exists(grant) or exists(key)):
         known = sorted(file.stem for file in (directory / "workers").glob("*.json"))
         raise ConfigError(f"{directory} admits no key named {name!r}; it admits {known}.")
     grant.unlink(missing_ok=True)
@@ -160,7 +161,7 @@ def channel_key(path: Path) -> ServerKey:
     Anyone who holds it can read the run's weights, also after their own key was revoked. Raises:
     ConfigError if others can read the file.
     """
-    if not path.exists():
+    if not exists(path):
         public, secret = _pair()
         _write_new(path, ServerKey(public=public, secret=secret))
     return _load(path, ServerKey)
@@ -192,7 +193,7 @@ class Keyring:
     def __init__(self, directory: str | Path) -> None:
         """Raises: ConfigError if the folder holds no server key, or others can read it or admit keys."""
         self.directory = Path(directory)
-        if not (self.directory / "server.key").exists():
+        if not exists(self.directory / "server.key"):
             raise ConfigError(
                 f"`controller.keys` is {directory}, which holds no server.key. Make keys first, one for each "
                 f"machine: launch.py keygen {directory} --role rollout --name node1"

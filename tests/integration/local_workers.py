@@ -5,6 +5,8 @@ import os
 
 import psutil
 
+STAYING = ("workers.host.fork_server", "multiprocessing.resource_tracker")
+
 
 def local_workers(name: str, *, of: int | None = None) -> list[psutil.Process]:
     """The processes of the worker with this name below a controller process, by default this one."""
@@ -12,9 +14,12 @@ def local_workers(name: str, *, of: int | None = None) -> list[psutil.Process]:
 
 
 def below(pid: int | None = None) -> list[psutil.Process]:
-    """All that a process has started, and what that has; but for the server that forks, which stays."""
+    """All that a process has started, and what that has; but for what stays.
+
+    That is the server that forks, and the tracker that Python's multiprocessing starts.
+    """
     found = psutil.Process(os.getpid() if pid is None else pid).children(recursive=True)
-    return [process for process in found if "workers.host.fork_server" not in command_line(process)]
+    return [process for process in found if not any(one in command_line(process) for one in STAYING)]
 
 
 def command_line(process: psutil.Process) -> str:

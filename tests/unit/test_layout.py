@@ -221,3 +221,23 @@ def test_every_way_to_write_a_state_is_seen(code):
 )
 def test_parts_of_the_core_may_hold_the_run_state(code):
     assert written_states(ast.parse(code)) == []
+
+
+def hidden_errors(tree: ast.AST) -> list[int]:
+    """Lines that ask a method of Path which, since Python 3.14, takes errors of the disk for "not there"."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and not node.args]
+    return [
+        call.lineno
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("exists", "is_file", "is_dir")
+    ]
+
+
+def test_an_error_of_the_disk_is_not_taken_for_a_file_that_is_not_there():
+    for file in (each for package in ("controller", "workers", "protocol") for each in sources(package)):
+        lines = hidden_errors(ast.parse(file.read_text()))
+        assert not lines, (
+            f"{file.relative_to(ROOT)}, line {lines[0]}, asks a Path whether it is there. Ask `exists`, "
+            "`is_file` or `is_dir` of protocol/files.py."
+        )
+    assert hidden_errors(ast.parse("if (a / b).exists(): pass\nis_file(a)")) == [1]

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 from protocol.errors import RemoteError
+from protocol.files import is_file
 from protocol.messages import FetchModel, ModelFiles
 from protocol.model_files import keep_model_files
 from protocol.settings import WorkerSettings
@@ -26,13 +27,13 @@ async def find_model(settings: WorkerSettings, link: Link) -> str:
     an engine of the user's may not need one.
     """
     directory = model_directory(settings)
-    if (Path(directory) / "config.json").is_file():
+    if is_file(Path(directory) / "config.json"):
         return directory
     link.send(FetchModel())
     message, frames = await link.receive()
     if not isinstance(message, ModelFiles):
         raise RemoteError(f"The controller answered FetchModel with {type(message).__name__}.")
-    if not message.names or (Path(directory) / "config.json").is_file():  # it was made just now
+    if not message.names or is_file(Path(directory) / "config.json"):  # it was made just now
         return directory
     kept = await asyncio.to_thread(keep_model_files, message.names, frames, message.digest)
     logger.info("There is no model at %s; its configuration and tokenizer are now in %s.", directory, kept)

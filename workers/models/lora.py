@@ -19,6 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError
+from protocol.files import is_file
 from protocol.trainer.adapters import LoraSettings
 
 PREFIX = "base_model.model."  # peft's prefix of every name in its files
@@ -169,7 +170,7 @@ def read_adapter(directory: str | Path, model: str | Path) -> dict[str, torch.Te
         raise ConfigError(
             f"The adapter {folder} cannot be read: {error}. Expected a whole checkpoint."
         ) from None
-    return tensors | {DIGEST: model_digest(named if (named / "config.json").is_file() else model)}
+    return tensors | {DIGEST: model_digest(named if is_file(named / "config.json") else model)}
 
 
 class MergedAdapter:

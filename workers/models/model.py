@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from transformers.utils import logging as transformers_logging
 
 from protocol.errors import ConfigError
+from protocol.files import exists, is_file
 from protocol.model_files import MARK
 from workers.models.file_layout import AS_IT_IS, FileLayout, split
 from workers.models.model_config import read_model_config
@@ -71,7 +72,7 @@ def load_causal_lm(
     alone. Raises: ConfigError if the directory is missing, holds no causal LM, or lacks weights.
     """
     directory = Path(directory)
-    if not (directory / "config.json").is_file():
+    if not is_file(directory / "config.json"):
         raise ConfigError(
             f"There is no model at {directory}: expected a directory with config.json and weights. "
             "Point `model.path` at one, or set `model.factory` to make one."
@@ -81,7 +82,7 @@ def load_causal_lm(
     options = {} if attention is None else {"attn_implementation": attention}
     config = _without_routes(read_model_config(directory))
     try:
-        if (directory / MARK).exists():
+        if exists(directory / MARK):
             empty: Any = _make_without_weights(directory, config, torch_dtype, needs_weights)
             return empty.to(device).eval()
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -135,7 +136,7 @@ def stop_tokens(generation_config: GenerationConfig | None, directory: str | Pat
     Raises: ConfigError if these are no token ids.
     """
     found = generation_config.eos_token_id if generation_config else None
-    if found is None and (Path(directory) / "tokenizer_config.json").is_file():
+    if found is None and is_file(Path(directory) / "tokenizer_config.json"):
         found = AutoTokenizer.from_pretrained(directory, local_files_only=True).eos_token_id
     return end_tokens(found, directory)
 
@@ -151,7 +152,7 @@ def _make_without_weights(
         )
     model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
     keep_float32(model, dtype)
-    if (directory / "generation_config.json").is_file():
+    if is_file(directory / "generation_config.json"):
         model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
     return model
 

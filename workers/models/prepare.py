@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 from protocol.errors import ConfigError, StaleFlowError
-from protocol.files import OTHERS, readable_as_its_folder
+from protocol.files import OTHERS, exists, is_file, readable_as_its_folder
 from protocol.importing import load_object, put_users_first
 from protocol.model_files import aside_of, remove_unfinished
 from protocol.stacks import dump_on_signal
@@ -26,7 +26,7 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
 
     Raises: ConfigError if the factory cannot be imported, raises, or leaves no config.json.
     """
-    if directory.exists():
+    if exists(directory):
         report(1.0, f"model found at {directory}")
         return
     report(0.0, f"loading {factory}")
@@ -37,7 +37,7 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
     aside = aside_of(directory)
     try:
         make(str(aside), seed=seed, progress=report)
-        if not (aside / "config.json").is_file():
+        if not is_file(aside / "config.json"):
             raise ConfigError(
                 f"The model factory {factory} returned, but wrote no config.json: its directory holds "
                 f"{sorted(path.name for path in aside.iterdir())}. Let it save model and tokenizer with "
@@ -45,7 +45,7 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
             )
         aside.chmod(0o777 & ~umask)  # mkdtemp makes it private; workers may run as another user of the group
         for file in aside.rglob("*"):
-            if file.is_file() and not file.is_symlink():
+            if is_file(file) and not file.is_symlink():
                 readable_as_its_folder(file)
         aside.rename(directory)
     finally:

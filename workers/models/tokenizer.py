@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.files import is_file
 
 TOOLS = "tools"
 """In the place of a role: the tools that the policy is offered."""
@@ -72,7 +73,7 @@ def _told_ends(directory: Path) -> object:
     from transformers import AutoConfig, GenerationConfig
 
     try:
-        if (file := directory / "generation_config.json").is_file():
+        if is_file(file := directory / "generation_config.json"):
             return json.loads(file.read_bytes()).get("eos_token_id")
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception:  # raised by a library; loading the model reports the error

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from protocol.errors import ConfigError
+from protocol.files import is_file
 from workers.models.model import keep_float32
 from workers.models.model_config import read_model_config
 
@@ -34,7 +35,7 @@ def unfilled_causal_lm(directory: str | Path, *, dtype: str, device: torch.devic
             f"The model at {directory} cannot be made from its configuration: {type(error).__name__}: "
             f"{error} Expected what AutoModelForCausalLM.from_config makes; leave `placement: colocated` out."
         ) from error
-    if (Path(directory) / "generation_config.json").is_file():
+    if is_file(Path(directory) / "generation_config.json"):
         model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():

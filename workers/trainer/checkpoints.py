@@ -22,7 +22,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 
 from protocol.errors import ConfigError, RunError
-from protocol.files import sync
+from protocol.files import exists, is_dir, is_file, sync
 from protocol.model_files import FURTHER_TEMPLATES
 from workers.models.parts import TensorPart
 from workers.trainer.saved.shares import Share, Shares, stream, write_shares
@@ -66,9 +66,9 @@ def require_run_directory(path: Path) -> None:
     there would be lost to the run.
     """
     file, deadline = path / OF_THE_CONTROLLER, time.monotonic() + SEEN_S
-    if not file.exists():
+    if not exists(file):
         log.warning("%s is not to be seen; it is looked for for %g s.", file, SEEN_S)
-    while not file.exists():
+    while not exists(file):
         if time.monotonic() >= deadline:
             raise ConfigError(
                 f"There is no {file}, which the controller has written: the run directory of this host is "
@@ -88,7 +88,7 @@ def prepare(directory: Path, policy_version: int) -> None:
     """Make the folder of a new checkpoint, before any rank writes to it. Raises: RunError."""
     aside = aside_of(directory, policy_version)
     try:
-        if aside.exists():
+        if exists(aside):
             shutil.rmtree(aside)
         (aside / "trainer").mkdir(parents=True)
     except OSError as error:
@@ -158,7 +158,7 @@ def write_checkpoint(
         (aside / COMPLETE).touch()  # no reader looks under this name yet
         for file in [*aside.rglob("*"), aside]:
             sync(file)
-        if path.exists():  # the run went back and reached this version again: the newer one counts
+        if exists(path):  # the run went back and reached this version again: the newer one counts
             path.rename(directory / f".step_{policy_version}.replaced.partial")
         aside.rename(path)
         sync(directory)
@@ -221,7 +221,7 @@ def _export(
 def read_state(path: Path) -> tuple[int, Shares]:
     """The policy version and trainer state of a checkpoint. Raises: RunError if it is incomplete."""
     files = sorted((path / "trainer").glob("state*.safetensors"))
-    if not (path / COMPLETE).exists() or not files:
+    if not exists(path / COMPLETE) or not files:
         raise RunError(
             f"{path} is not a complete checkpoint: expected {COMPLETE} and trainer/state.safetensors in it. "
             "Choose another step_<n> of the run's checkpoints."
@@ -273,7 +273,7 @@ def _set_aside(path: Path) -> None:
 
 def _damage(path: Path) -> str | None:
     """Why a checkpoint cannot be used; None if it can."""
-    if not (path / COMPLETE).exists():
+    if not exists(path / COMPLETE):
         return f"it has no {COMPLETE}, which is written last, so it was cut off"
     sums, problem = _checksums(path)
     for name in sums or (STATE, _weights_name(path)):
@@ -317,13 +317,13 @@ def _checksum(file: Path) -> str:
 
 
 def _weights_name(path: Path) -> str:
-    return "adapter_model.safetensors" if (path / ADAPTER_CONFIG).exists() else "model.safetensors"
+    return "adapter_model.safetensors" if exists(path / ADAPTER_CONFIG) else "model.safetensors"
 
 
 def _copy_small_files(source: Path, target: Path, *, without: Collection[str] = ()) -> None:
     for file in source.iterdir():
         is_weights = file.name.startswith(".") or WEIGHT_FILES.match(file.name)
-        if file.is_file() and not is_weights and file.name not in without:
+        if is_file(file) and not is_weights and file.name not in without:
             shutil.copyfile(file, target / file.name)
     for file in source.glob(f"{FURTHER_TEMPLATES}/*.jinja"):
         (target / FURTHER_TEMPLATES).mkdir(exist_ok=True)
@@ -339,11 +339,13 @@ def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None
 
 
 def _checkpoints(directory: Path) -> list[Path]:
-    return sorted((p for p in directory.glob("step_*") if NAME.fullmatch(p.name)), key=_version_of)
+    """Raises: OSError if the folder is there and cannot be read; `glob` would find nothing in it."""
+    there = directory.iterdir() if is_dir(directory) else ()
+    return sorted((path for path in there if NAME.fullmatch(path.name)), key=_version_of)
 
 
 def _complete_checkpoints(directory: Path) -> list[Path]:
-    return [path for path in _checkpoints(directory) if (path / COMPLETE).exists()]
+    return [path for path in _checkpoints(directory) if exists(path / COMPLETE)]
 
 
 def _version_of(path: Path) -> int:

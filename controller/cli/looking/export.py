@@ -13,6 +13,7 @@ from controller.view.exports.beside import run_id
 from controller.view.exports.jsonl_tail import StepLines
 from controller.view.exports.trackers import make_tracker
 from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.files import is_dir
 
 
 def export(
@@ -24,7 +25,7 @@ def export(
 ) -> None:
     """Send all steps of a run to a tracker, each once."""
     path = Path(run)
-    if not path.is_dir():
+    if not is_dir(path):
         raise ConfigError(f"{run} is no run directory; expected one, such as runs/quickstart.")
     try:
         found = StepLines(path / "metrics.jsonl")

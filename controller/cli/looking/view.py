@@ -19,6 +19,7 @@ import typer
 from controller.cli.needs import require_extras
 from controller.cli.say import say
 from protocol.errors import ConfigError, StaleFlowError
+from protocol.files import is_dir
 
 if TYPE_CHECKING:
     from controller.view.shown_run import ShownRun
@@ -114,7 +115,7 @@ def _write(shown: "list[ShownRun]", file: Path) -> None:
 
     if len(shown) != 1:
         raise ConfigError(f"--export writes one run, and {len(shown)} are given; call it once for each.")
-    if file.is_dir() or not os.access(file.parent, os.W_OK):  # before the run is read, which takes a while
+    if is_dir(file) or not os.access(file.parent, os.W_OK):  # before the run is read, which takes a while
         raise ConfigError(
             f"{file} cannot be written: expected a file in a folder that exists and that you may write to. "
             "Give another file."

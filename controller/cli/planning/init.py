@@ -18,6 +18,7 @@ from controller.cli.needs import require_folder
 from controller.cli.say import say
 from install.project import launcher
 from protocol.errors import ConfigError
+from protocol.files import exists, is_file
 from protocol.model_shape import checked, text_shape
 from protocol.plain_text import is_plain_line
 
@@ -157,7 +158,7 @@ def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
             )
     if answers.reward not in KINDS:
         raise ConfigError(f"--reward is {answers.reward!r}; expected one of {', '.join(KINDS)}.")
-    if answers.model and not (Path(answers.model) / "config.json").is_file():
+    if answers.model and not is_file(Path(answers.model) / "config.json"):
         raise ConfigError(f"--model {answers.model} has no config.json; expected a Hugging Face folder.")
     if answers.data and not answers.model:
         raise ConfigError("--data needs --model: the quickstart's little model knows its own task alone.")
@@ -171,7 +172,7 @@ def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
         mark = "####" if answers.data else "#"
         files[folder / "reward.py"] = REWARD.format(mark=mark)
     for path in files:
-        if path.exists():
+        if exists(path):
             raise ConfigError(f"{path} is there already; expected a folder without it. Give another one.")
     return files
 
@@ -217,7 +218,7 @@ def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
     engine = "vllm" if answers.gpus > 1 else "torch"
     rollout = f"  engine: {engine}\n  instances: {instances}              # processes that generate"
     schema = ROOT / "docs" / "configuration.schema.json"
-    config = CONFIG if schema.exists() else CONFIG.partition("\n")[2]
+    config = CONFIG if exists(schema) else CONFIG.partition("\n")[2]
     return config.format(
         schema=schema, launcher=launcher(), file=shlex.quote(str(file)),
         name=_quoted(answers.name), run=shlex.quote(f"runs/{answers.name}"), steps=answers.steps, model=model,

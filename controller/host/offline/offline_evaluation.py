@@ -22,6 +22,7 @@ from controller.host.offline.saved_adapter import ADAPTER_CONFIG, lora_of
 from protocol.asking import ask
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError, RunError, Unanswered
+from protocol.files import is_file
 
 LIMIT_S = 7 * 24 * 3600.0
 OWN_ENVIRONMENT = "in an environment of its own"
@@ -52,7 +53,7 @@ class Evaluee(NamedTuple):
                 "--base-url, or evaluate with rollout.engine=torch."
             )
         directory = _directory(self.checkpoint, config)
-        if (directory / ADAPTER_CONFIG).is_file():
+        if is_file(directory / ADAPTER_CONFIG):
             return self._replace(checkpoint=str(_model_below(directory, config)), adapter=str(directory))
         return self._replace(checkpoint=str(directory))
 
@@ -62,7 +63,7 @@ def _directory(given: str, config: Config) -> Path:
     run = Path(config.run.dir) / config.run.name
     newest = newest_checkpoint(run)
     directory = Path(given or newest or _initial_model(config))
-    if not any((directory / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+    if not any(is_file(directory / name) for name in ("config.json", ADAPTER_CONFIG)):
         like = f", such as {newest}" if newest else ""
         raise ConfigError(
             f"{directory} holds no model (no config.json) and no adapter (no {ADAPTER_CONFIG}). Expected "
@@ -79,7 +80,7 @@ def _initial_model(config: Config) -> Path:
 def _model_below(adapter: Path, config: Config) -> Path:
     """The base model of an adapter, by the configuration. Raises: ConfigError."""
     model = _initial_model(config)
-    if not (model / "config.json").is_file():
+    if not is_file(model / "config.json"):
         raise ConfigError(
             f"{adapter} is an adapter, and the model below it is not at {model} (no config.json). Expected "
             "that model on this machine: model.path=DIR."

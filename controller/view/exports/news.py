@@ -86,6 +86,7 @@ def post(url: str, run: str, news: News, *, pause: Callable[[float], None] = sle
             with urllib.request.urlopen(request, timeout=TIMEOUT_S):
                 return ""
         except urllib.error.HTTPError as error:
+            error.close()
             failure = f"it answered with status {error.code}"
             if error.code < 500 and error.code != 429:
                 break

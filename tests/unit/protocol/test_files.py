@@ -1,10 +1,11 @@
-"""What is read is a plain file; a file and a folder are synced; no descriptor stays."""
+"""What is read is a plain file; file and folder are synced; no descriptor stays; what is there is seen."""
 
+import errno
 import os
 
 import pytest
 
-from protocol.files import plain_only, sync
+from protocol.files import exists, is_dir, is_file, plain_only, sync
 
 
 def test_a_file_and_its_folder_are_synced_and_let_go(tmp_path, monkeypatch):
@@ -40,3 +41,26 @@ def test_only_a_plain_file_is_read(tmp_path, make):
     (tmp_path / "link").symlink_to(tmp_path / "plain")
     with open(tmp_path / "link", opener=plain_only) as file:
         assert file.read() == "x"
+
+
+def test_what_is_there_is_told_apart(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("gone")
+    (tmp_path / "round").symlink_to("round")
+    there = [(is_file(one), is_dir(one), exists(one)) for one in (tmp_path / "file", tmp_path)]
+    assert there == [(True, False, True), (False, True, True)]
+    for gone in ("gone", "link", "round", "file/inside", "\0"):
+        assert not any(ask(tmp_path / gone) for ask in (exists, is_file, is_dir)), gone
+
+
+@pytest.mark.parametrize("ask", [exists, is_file, is_dir])
+def test_a_disk_that_does_not_answer_is_no_place_where_nothing_is(ask, tmp_path, monkeypatch):
+    with pytest.raises(OSError, match="File name too long"):
+        ask(tmp_path / ("x" * 300))
+
+    def stale(*_, **__):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "stat", stale)
+    with pytest.raises(OSError, match="Stale file handle"):
+        ask(tmp_path)

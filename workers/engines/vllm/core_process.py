@@ -26,6 +26,7 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from protocol.errors import RunError
+from protocol.files import is_file
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class CoreProcess:
         self._process.join(REAP_S)  # its exit code is known a moment after its end
         code, file = self._process.exitcode, Path(self._words.name) / "words"
         how = "failed" if code is None else f"ended by {_signal(-code)}" if code < 0 else f"ended with {code}"
-        said = f" Its last words: {file.read_text()}" if file.is_file() else ""
+        said = f" Its last words: {file.read_text()}" if is_file(file) else ""
         return (
             f"vLLM's engine core, process {self._process.pid}, {how}.{said} Expected it to run as long "
             "as its instance. The responses that it had go on elsewhere from what was reported; this log has "

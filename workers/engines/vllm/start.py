@@ -16,6 +16,7 @@ import torch
 from transformers import GenerationConfig, PretrainedConfig
 
 from protocol.errors import ConfigError, RunError
+from protocol.files import is_file
 from protocol.settings import WorkerSettings
 from workers.engines.stop_texts import stop_texts
 from workers.engines.vllm import in_core
@@ -136,7 +137,7 @@ def _over(made: _Made, settings: WorkerSettings, given: dict[str, Any]) -> "Vllm
 def _why(error: BaseException, words: "tempfile.TemporaryDirectory[str]") -> str:
     """The last error of the core's own process, or else of this process."""
     said = Path(words.name) / "words"
-    return said.read_text() if said.is_file() else f"{type(error).__name__}: {last_words(error)}"
+    return said.read_text() if is_file(said) else f"{type(error).__name__}: {last_words(error)}"
 
 
 def has_own_process(settings: WorkerSettings, *, is_cpu: bool) -> bool:
@@ -155,7 +156,7 @@ def _set_environment(device: torch.device, *, is_eager: bool | None) -> None:
 
 
 def _generation_config(config: PretrainedConfig, directory: str) -> GenerationConfig:
-    if (Path(directory) / "generation_config.json").is_file():
+    if is_file(Path(directory) / "generation_config.json"):
         return GenerationConfig.from_pretrained(directory)
     return GenerationConfig.from_model_config(config)
 

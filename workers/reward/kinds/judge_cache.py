@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from protocol.files import is_dir
+
 logger = logging.getLogger(__name__)
 
 FILE = "judge.db"
@@ -31,7 +33,7 @@ class JudgeCache:
     def __init__(self, run_dir: str) -> None:
         self._numbers: dict[str, float] = {}
         self._database: sqlite3.Connection | None = None
-        if run_dir and Path(run_dir).is_dir():
+        if run_dir and is_dir(Path(run_dir)):
             try:
                 self._database = sqlite3.connect(Path(run_dir) / FILE, timeout=WAIT_S, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode=WAL")

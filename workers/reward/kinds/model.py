@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from protocol.errors import ConfigError
+from protocol.files import is_file
 from protocol.model_files import TOKENIZERS
 from protocol.rewards.classifier import output_problem
 from protocol.rewards.kinds import ModelReward
@@ -62,7 +63,7 @@ def _load(options: ModelReward, device: str) -> tuple[Any, Any]:
     """The tokenizer and the model. Raises: ConfigError."""
     folder = Path(options.path)
     description = folder / "config.json"
-    if problem := output_problem(options.path, description.read_bytes() if description.is_file() else None):
+    if problem := output_problem(options.path, description.read_bytes() if is_file(description) else None):
         raise ConfigError(problem)
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):  # transformers would make an empty one
         raise ConfigError(

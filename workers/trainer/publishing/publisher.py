@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from protocol.files import exists
 from protocol.segments import has_room, segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.models.parts import SpreadPart
@@ -55,7 +56,7 @@ class Publisher:
         if ranks.rank == 0:
             size = layout_of(0, tensors, dtype=self._dtype).file_bytes
             sweep(base, keep=shared)
-            is_shared = base != "auto" or shared.exists() or has_room(VERSIONS * size)
+            is_shared = base != "auto" or exists(shared) or has_room(VERSIONS * size)
             if not is_shared:
                 log.info("Shared memory has no room for %d versions of %d bytes.", VERSIONS, size)
         self.directory = shared if self._agree(is_shared) else own
@@ -88,7 +89,7 @@ class Publisher:
         found = segment = None
         if self._ranks.rank == 0:
             path = self._store.path(policy_version)
-            found = self._store.find(policy_version) if path.exists() else None
+            found = self._store.find(policy_version) if exists(path) else None
             segment = None if found else self._store.begin(layout)
         if self._agree(found is not None):
             return found

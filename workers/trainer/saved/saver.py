@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from protocol.files import is_dir
 from protocol.settings import WorkerSettings
 from workers.models.file_layout import FileLayout
 from workers.trainer.checkpoints import ALONE, Among, aside_of, prepare, write_checkpoint, write_share
@@ -74,5 +75,5 @@ class Saver:
         if self._ranks.rank == 0:
             prepare(self._directory, policy_version)
         self._ranks.sum(torch.zeros(1))  # not before it is there
-        is_there = aside_of(self._directory, policy_version).is_dir()
+        is_there = is_dir(aside_of(self._directory, policy_version))
         return bool(self._ranks.sum(torch.tensor([float(is_there)])).item() == self._ranks.size)

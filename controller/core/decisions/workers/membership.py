@@ -219,8 +219,8 @@ class Membership:
         """Have a worker leave by order of an operator; a local one is not started again."""
         worker = self.state.registry.named(name)
         if worker is None or worker.role == "trainer":
-            names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"]
-            answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names) or 'none now'}.", True)
+            names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"] or ["none"]
+            answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names)}.", True)
         else:
             self.state.registry.local.pop(name, None)
             self.state.send(worker.peer, Drain())
