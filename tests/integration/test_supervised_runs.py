@@ -89,6 +89,7 @@ async def test_the_first_steps_are_those_of_a_plain_loop_and_the_loss_goes_on_fa
     assert lines[-1]["loss"] < 0.7 * lines[0]["loss"]
     assert lines[0]["perplexity"] == pytest.approx(torch.tensor(losses[0]).exp().item(), abs=1e-4)
     assert roles == {"controller.log", "prepare.log", "reward-0.log", "trainer.log"}
+    assert "Warning" not in (run / "logs" / "prepare.log").read_text()
     assert controller.summary["is_success"]
     assert controller.summary["tokens/trained"] == sum(len(row["answer"]) + 1 for row in rows(BATCH * STEPS))
     assert not list((run / "weights").glob("*"))  # nothing is published, since nobody pulls

@@ -31,6 +31,7 @@ import selectors
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn, TypedDict
@@ -206,6 +207,7 @@ def run(asked: ForkRequest) -> None:
     command = asked["command"][asked["command"][0] == "-P" :]
     if command[0] == "-m":
         sys.argv = command[1:]
+        warnings.filterwarnings("ignore", "'workers.* found in sys.modules", RuntimeWarning)  # it is meant to
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = command

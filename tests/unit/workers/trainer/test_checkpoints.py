@@ -121,6 +121,18 @@ def test_a_checkpoint_on_a_bad_block_is_passed_over_and_named(write, caplog, mon
     assert "state.safetensors cannot be read" in caplog.text
 
 
+def test_a_disk_that_fails_for_a_moment_does_not_make_a_trainer_begin_anew(write, monkeypatch):
+    path = write(1)
+
+    def fails(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "listdir", fails)  # what Path.iterdir asks, up to Python 3.13
+    monkeypatch.setattr(os, "scandir", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        newest_checkpoint(path.parent)
+
+
 def test_only_the_newest_are_kept_and_ten_is_newer_than_nine(write):
     for version in (8, 9, 10):
         path = write(version)
