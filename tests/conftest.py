@@ -1,10 +1,13 @@
 """Options that all tests share."""
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("STALEFLOW_COMPILED", "0")  # tests are of the sources, whatever was compiled here
 
 from tests.support.forgotten_stores import close_forgotten_stores
 from tests.support.passed_before import PassedBefore, state_of_code
