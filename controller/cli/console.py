@@ -183,14 +183,14 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
 
 
 def _shared_device_in_words(summary: Metrics) -> str:
-    """The memory of the shared device of a colocated run; "" for any other run."""
+    """The memory of the shared devices of a colocated run; "" for any other run."""
     if "device/trainer_peak_mb" not in summary:
         return ""
     sides = [summary.get(f"device/{side}_peak_mb", 0.0) for side in ("rollout", "trainer")]
     left = max(summary.get(f"device/{side}_left_mb", 0.0) for side in ("rollout", "trainer"))
     return (
-        f"One device: at most {sides[0]:.1f} MB of tensors of the instances or {sides[1]:.1f} MB of the "
-        f"trainer were on it, {left:.1f} MB stayed of a side that had left. It changed hands "
+        f"In turn: at most {sides[0]:.1f} MB of tensors of the instances or {sides[1]:.1f} MB of the trainer "
+        f"were on the devices, {left:.1f} MB stayed of a side that had left. They changed hands "
         f"{summary['device/changes']:.0f} times, in {_duration(summary['device/changing_s'])}."
     )
 

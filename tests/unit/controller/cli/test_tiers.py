@@ -16,6 +16,7 @@ def asked(monkeypatch):
     calls: list[list[str]] = []
     monkeypatch.setattr(pytest, "main", lambda words: calls.append(list(words)) or 0)
     monkeypatch.setattr(testing, "test_vllm", lambda why, chosen: calls.append(["vllm", why, *chosen]) or 0)
+    monkeypatch.setattr(testing, "require_extras", lambda *_, **__: None)  # tests by name install no linter
     monkeypatch.setattr(testing, "why_no_connectors", lambda: "this is a test")
     monkeypatch.setattr(testing, "test_connectors", lambda why: calls.append(["connectors", why]) or 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
