@@ -157,7 +157,7 @@ def device_findings(config: Config) -> Iterator[MemoryFinding]:
 def gpu_bytes() -> list[int]:
     """Memory of each GPU of this machine; [] if there is none, or nvidia-smi does not answer."""
     tool = shutil.which("nvidia-smi")
-    if tool is None or not exists(Path("/dev/nvidia0")):
+    if tool is None or not exists("/dev/nvidia0"):
         return []
     command = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
@@ -229,4 +229,4 @@ def _forward_width(config: Config) -> int:
 
 
 def _is_on_gpu(device: str) -> bool:
-    return device.startswith("cuda") or (device == "auto" and exists(Path("/dev/nvidia0")))
+    return device.startswith("cuda") or (device == "auto" and exists("/dev/nvidia0"))

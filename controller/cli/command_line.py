@@ -68,7 +68,7 @@ def as_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]
 
 
 def _refuse_misspelt(word: str, commands: Collection[str]) -> None:
-    if Path(word).suffix in (".yaml", ".yml") or exists(Path(word)) or "/" in word:
+    if Path(word).suffix in (".yaml", ".yml") or exists(word) or "/" in word:
         return
     near = [KNOWN_ELSEWHERE[word]] if word in KNOWN_ELSEWHERE else None
     near = near or difflib.get_close_matches(word, sorted(commands), n=1)

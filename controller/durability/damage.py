@@ -83,7 +83,7 @@ def broken(path: str, error: sqlite3.Error | UnicodeDecodeError | TypeError | OS
     code = getattr(error, "sqlite_errorcode", None)
     if (code is not None and code & PRIMARY in CORRUPT) or "decode to UTF-8" in str(error):
         return damaged(path, f"SQLite says {str(error)!r}")
-    if exists(Path(path)) and not os.access(path, os.R_OK):
+    if exists(path) and not os.access(path, os.R_OK):
         return RunError(
             f"{path} cannot be read by you: a run makes it for its owner alone. Expected a run of yours, or "
             f"one that was given to you: ask the owner for a copy of {path} that you may read."

@@ -102,7 +102,7 @@ async def ask(run: str, message: Message) -> str:
 
 def _where_it_is(run: str) -> str:
     """What to do about a controller that does not answer. `run`: a directory, or an endpoint."""
-    if is_dir(Path(run)) and controller_of(Path(run)) is None:
+    if is_dir(run) and controller_of(Path(run)) is None:
         return (
             f"None is at work on {run} here: `launch.py status {run}` says how the run stands, and "
             "the command that started it goes on with it."

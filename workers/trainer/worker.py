@@ -356,10 +356,12 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
                     if begun is not None:
                         begun.result()
                     begun = saving.submit(begin_checkpoint(trainer, policy_version))
-                case Release() if kept_aside is not None:
+                case Release():
+                    assert kept_aside is not None, "the core releases a shared device only"
                     copies.finish()
                     kept_aside.release()
-                case Take() if kept_aside is not None:
+                case Take():
+                    assert kept_aside is not None, "the core takes a shared device only"
                     kept_aside.take()
                 case Welcome():
                     return load_settings(order.settings)

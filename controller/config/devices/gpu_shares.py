@@ -109,6 +109,8 @@ def _width(settings: WantsGpus) -> int:
 def gpu_findings(settings: WantsGpus, visible: Sequence[str]) -> Iterator[GpuFinding]:
     """How the GPUs of this machine are shared; errors where they do not suffice."""
     rollout, trainer = settings.rollout, settings.trainer
+    if not visible:
+        return
     is_trained_here = trainer.local and trainer.engine == "fsdp"
     if is_trained_here and trainer.ranks > 1 and trainer.device.startswith("cuda:"):
         yield (
@@ -116,8 +118,6 @@ def gpu_findings(settings: WantsGpus, visible: Sequence[str]) -> Iterator[GpuFin
             f"is {trainer.device}, one GPU, and each of {trainer.ranks} ranks (trainer.ranks) needs one. "
             "Give cuda.",
         )  # fmt: skip
-    if not visible:
-        return
     of = gpu_shares(settings, visible)
     total = f"{len(visible)} GPU{'s' * (len(visible) > 1)}"
     shown = f"and this machine shows {total} ({VARIABLE}, or the driver)"

@@ -33,7 +33,7 @@ class JudgeCache:
     def __init__(self, run_dir: str) -> None:
         self._numbers: dict[str, float] = {}
         self._database: sqlite3.Connection | None = None
-        if run_dir and is_dir(Path(run_dir)):
+        if run_dir and is_dir(run_dir):
             try:
                 self._database = sqlite3.connect(Path(run_dir) / FILE, timeout=WAIT_S, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode=WAL")

@@ -136,7 +136,7 @@ def test_check_says_which_gpus_are_used_in_turn_and_which_are_idle():
 
 
 def test_check_refuses_what_the_gpus_do_not_suffice_for():
-    ((level, field, text),) = told({"trainer": {"ranks": 2, "device": "cuda:1"}}, "")
+    ((level, field, text), *_) = told({"trainer": {"ranks": 2, "device": "cuda:1"}}, "01")
     assert (level, field) == ("error", "trainer.device")
     assert text == "is cuda:1, one GPU, and each of 2 ranks (trainer.ranks) needs one. Give cuda."
     ((level, field, text), *_) = told({"trainer": {"ranks": 4}}, "01")
