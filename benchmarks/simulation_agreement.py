@@ -14,11 +14,13 @@ Source: DryRun-RL, the simulator by the authors of StaleFlow (arXiv 2601.12784),
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+os.environ["STALEFLOW_COMPILED"] = "0"  # its terms replace a method of the core, which a compiled one refuses
 
 from controller.config.models import Config  # noqa: E402
 from controller.simulation import Simulation, window  # noqa: E402

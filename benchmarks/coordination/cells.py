@@ -6,16 +6,20 @@ place with the reason. Source of the cluster: a 16-instance study whose figures 
 """
 
 import json
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
+from unittest import mock
 
+from controller.compiled.finder import SWITCH
 from controller.config.models import Config
 from controller.simulation import Simulation, window
 from controller.simulation.bounds import throughput_bound
@@ -181,7 +185,7 @@ class Runner:
         keys = {one: self._key(one) for one in dict.fromkeys(wanted.values())}
         missing = [one for one, key in keys.items() if not self._is_known(key)]
         print(f"{len(keys)} runs, {len(missing)} of them to be made", flush=True)
-        with ProcessPoolExecutor(self.processes, mp_context=get_context("fork")) as pool:
+        with pool_for(missing, self.processes) as pool:
             started = {pool.submit(run_in_time, one, self.ends): one for one in missing}
             try:
                 for count, future in enumerate(as_completed(started), 1):
@@ -212,6 +216,22 @@ class Runner:
         draft = self._path.with_suffix(".new")
         draft.write_text(json.dumps(self._kept, indent=1), encoding="utf-8")
         draft.replace(self._path)
+
+
+@contextmanager
+def pool_for(cells: Iterable[Cell], processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes for these cells.
+
+    Where KV is reserved, a method of the core is replaced, which a compiled core refuses: then they begin
+    anew and run the sources.
+    """
+    if any(one.is_reserved for one in cells):
+        pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+        with mock.patch.dict(os.environ, {SWITCH: "0"}), pool:
+            yield pool
+    else:
+        with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+            yield pool
 
 
 def run_in_time(one: Cell, ends: float) -> Figures | None:

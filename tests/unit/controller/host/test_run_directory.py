@@ -7,8 +7,8 @@ import os
 import resource
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -88,22 +88,22 @@ def test_a_run_whose_folder_was_renamed_is_told_the_way_back(tmp_path: Path) -> 
     directory.close()
 
 
-@pytest.fixture
-def no_room() -> Iterator[Callable[[], None]]:
-    """After the call no byte can be written to a file, as on a full disk."""
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No byte can be written to a file, as on a full disk: nor to that which pytest may write to outside."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_without_room_for_the_lock_or_the_address_is_told_in_words(
-    tmp_path: Path, no_room: Callable[[], None]
-) -> None:
+def test_a_disk_without_room_for_the_lock_or_the_address_is_told_in_words(tmp_path: Path) -> None:
     directory = RunDirectory(config(tmp_path, "first"))
-    no_room()
-    with pytest.raises(ConfigError, match=r"second cannot be written: .* free space"):
+    with no_room(), pytest.raises(ConfigError, match=r"second cannot be written: .* free space"):
         RunDirectory(config(tmp_path, "second"))
-    with pytest.raises(ConfigError, match=r"first cannot be written: .* free space"):
+    with no_room(), pytest.raises(ConfigError, match=r"first cannot be written: .* free space"):
         directory.publish_address("tcp://127.0.0.1:1")
     directory.close()
 

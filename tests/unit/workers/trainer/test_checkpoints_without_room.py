@@ -4,6 +4,7 @@ import logging
 import resource
 import shutil
 import signal
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -15,15 +16,17 @@ from workers.trainer.saved.shares import Share
 LARGEST_FILE = 100_000  # bytes
 
 
-@pytest.fixture
+@contextmanager
 def no_room():
-    """Files of this process end at a size, as if the disk were full."""
+    """Files of this process end at a size, as if the disk were full: also that which pytest may write to."""
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def write(folder, version, *, size):
@@ -36,11 +39,10 @@ def write(folder, version, *, size):
     )  # fmt: skip
 
 
-def test_it_is_told_in_words_and_the_one_before_stays(tmp_path, no_room):
+def test_it_is_told_in_words_and_the_one_before_stays(tmp_path):
     before = write(tmp_path, 1, size=10)
-    with pytest.raises(
-        RunError, match=r"step_2 could not be written: .*File too large.*free some and resume"
-    ):
+    said = r"step_2 could not be written: .*File too large.*free some and resume"
+    with no_room(), pytest.raises(RunError, match=said):
         write(tmp_path, 2, size=LARGEST_FILE)
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step_1"]  # it holds no room
     assert newest_checkpoint(tmp_path / "checkpoints") == before
