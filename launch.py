@@ -14,6 +14,9 @@ STOPPED = 130
 if sys.version_info < (3, 11):  # noqa: UP036  # read by users of older versions
     sys.exit(f"This is Python {sys.version.split()[0]}; expected 3.11 or newer. Start launch.py with that.")
 
+if sys.platform == "win32":
+    sys.exit("This is Windows; expected Linux, also as WSL 2 or in a container. Start launch.py there.")
+
 if sys.flags.optimize > 1:
     sys.exit(
         "Python takes docstrings away here (-OO, or PYTHONOPTIMIZE=2), which transformers reads; expected "

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import IO
 
 from protocol.errors import ConfigError
+from protocol.files import is_dir
 
 SHARED_MEMORY = Path("/dev/shm")
+WITHOUT_IT = Path("/tmp")  # where a system has none, as macOS: one folder, whatever a process has as TMPDIR
 MEMORY = Path("/proc/meminfo")
 PREFIX = "staleflow"
 
@@ -33,10 +35,14 @@ def this_host() -> str:
 
 
 def segment_directory(run_dir: str | Path, *, host: str, base: str = "auto") -> Path:
-    """The run's folder on a host: in shared memory (`auto`), or in `base`."""
+    """The run's folder on a host: in shared memory (`auto`; in /tmp on a system without it), or in `base`."""
     words = f"{Path(run_dir).absolute()}\0{host}"
     name = f"{PREFIX}-{os.getuid()}-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
-    return (SHARED_MEMORY if base == "auto" else Path(base).absolute()) / name
+    return (_auto() if base == "auto" else Path(base).absolute()) / name
+
+
+def _auto() -> Path:
+    return SHARED_MEMORY if is_dir(SHARED_MEMORY) else WITHOUT_IT
 
 
 def has_room(size_bytes: int) -> bool:
@@ -109,7 +115,7 @@ def sweep(base: str = "auto", *, keep: Path | None = None) -> None:
 
     In shared memory, too, if `base` is another: a run that did not fit in there may go on elsewhere.
     """
-    for root in {SHARED_MEMORY, SHARED_MEMORY if base == "auto" else Path(base)}:
+    for root in {_auto(), _auto() if base == "auto" else Path(base)}:
         for directory in root.glob(f"{PREFIX}-{os.getuid()}-*"):
             if directory != keep:
                 remove(directory)

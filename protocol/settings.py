@@ -166,7 +166,7 @@ class WeightsSettings(Section):
 
     directory: str = "auto"
     """Folder for versions on each host. `auto`: shared memory where it has room for four versions, else the
-    run directory; or a path, such as a fast local disk."""
+    run directory, and /tmp on a system without shared memory; or a path, such as a fast local disk."""
     host: str = ""
     """Address at which workers hand versions to other hosts: one address, which counts on the host that has
     it, or a network such as `10.0.0.0/16`, of which every host takes its own. Empty: the address of

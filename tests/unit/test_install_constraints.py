@@ -220,6 +220,15 @@ def test_a_python_without_docstrings_is_refused_in_words_before_anything_is_inst
     assert not (bare / ".venv").exists()
 
 
+def test_windows_is_told_where_to_go_instead_of_by_a_traceback(bare):
+    code = "import runpy, sys; sys.platform = 'win32'; runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-S", "-c", code, str(bare / "launch.py"), "run.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("This is Windows; expected Linux, also as WSL 2")
+    assert not (bare / ".venv").exists()
+
+
 def test_a_package_of_pythonpath_that_does_not_fit_is_told_with_that_variable(tmp_path):
     """As clusters set it for another Python: its numpy cannot be imported here."""
     (tmp_path / "numpy").mkdir()

@@ -374,9 +374,19 @@ def _create(path: Path, size: int) -> FileSegment:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.posix_fallocate(file, 0, size)  # a mapping beyond a full file system would be SIGBUS
+        _take_room(file, size)
         return FileSegment(path, file, size)
     except OSError:
         os.close(file)
         path.unlink(missing_ok=True)
         raise
+
+
+def _take_room(file: int, size: int) -> None:
+    """Give a new file its blocks: a mapping beyond a full file system would be SIGBUS. Raises: OSError."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+        return
+    zeros = bytes(min(size, CHUNK_BYTES))  # macOS lacks that call
+    while size > 0:
+        size -= os.write(file, zeros[:size])

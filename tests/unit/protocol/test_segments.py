@@ -37,12 +37,24 @@ def test_only_folders_that_nobody_holds_are_swept(tmp_path):
 
 
 def test_what_a_run_left_in_shared_memory_goes_when_it_goes_on_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "shm").mkdir()
     monkeypatch.setattr(segments, "SHARED_MEMORY", tmp_path / "shm")
     before, now = (segment_directory("run", host="h", base=base) for base in ("auto", str(tmp_path / "disk")))
     for directory in (before, now):
         hold(directory).close()
     sweep(str(tmp_path / "disk"), keep=now)
     assert [directory.exists() for directory in (before, now)] == [False, True]
+
+
+def test_on_a_system_without_shared_memory_the_folders_are_in_tmp(tmp_path, monkeypatch):
+    """As on macOS, where nobody can make a folder in /dev."""
+    monkeypatch.setattr(segments, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(segments, "WITHOUT_IT", tmp_path / "tmp")
+    left = segment_directory("run", host="h")
+    assert left.parent == tmp_path / "tmp"
+    hold(left).close()
+    sweep()
+    assert not left.exists()
 
 
 def test_a_killed_process_holds_nothing(tmp_path):
