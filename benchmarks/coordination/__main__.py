@@ -2,7 +2,8 @@
 
 Each part prints its tables and writes runs/coordination/PART.json; `report` makes docs/coordination.md and
 its plots of those files. A run is made once for a state of the source and kept: what was interrupted goes
-on.
+on. With a compiled core (`launch.py compile`) `cost` is of that core; `STALEFLOW_COMPILED=0 python -m
+benchmarks.coordination cost` adds that of the sources.
 """
 
 import argparse
@@ -28,6 +29,11 @@ PARTS: dict[str, Callable[[Runner], tuple[list[Table], list[dict[str, Any]]]]] =
     "cost": cost.cost,
     "determinism": cost.determinism,
 }
+
+
+def kept_as(part: str) -> str:
+    """The name of a part's file: the cost of deciding has one for each of the two cores."""
+    return "cost_compiled" if part == "cost" and cost.IS_COMPILED else part
 
 
 def main() -> int:
@@ -70,7 +76,7 @@ def main() -> int:
                  "seeds": runner.seeds, "steps": runner.steps, "scale": runner.scale,
                  "tables": [table._asdict() for table in tables], "records": records}  # fmt: skip
         suffix = ".quick.json" if options.quick else ".json"
-        (KEPT / f"{name}{suffix}").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        (KEPT / f"{kept_as(name)}{suffix}").write_text(json.dumps(found, indent=1), encoding="utf-8")
     return 0
 
 

@@ -154,10 +154,9 @@ def cost(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     worst = "worst: without the first step, and what ends the run; between: Python's collector, between steps"
     worst += ", which here also looks at what the simulated instances made"
     note = f"{TRAJECTORIES} trajectories per instance, reports once a second; {worst}."
-    if IS_COMPILED:
-        note += f" The core is compiled; a route: all the time of steps with {MANY} routes or more."
-    if IS_COMPILED:  # which cProfile cannot look into
-        return [Table("Cost of deciding", header, rows, note)], found
+    if IS_COMPILED:  # cProfile cannot look into it
+        note += f" A route: all the time of steps with {MANY} routes or more."
+        return [Table("Cost of deciding, compiled", header, rows, note)], found
     size = INSTANCES[0 if runner.is_quick else 1]
     top = hot_spots(size, 3)
     profiled = Table(

@@ -20,6 +20,7 @@ ORDER = (
     "ablation",
     "mixed",
     "cost",
+    "cost_compiled",
     "determinism",
 )
 HEAD = """# The coordinator in figures
@@ -37,6 +38,8 @@ what its decisions cost. `python -m benchmarks.coordination` writes it. The figu
 | `wide` | 128 | 128 x 16 | at most 20,000 tokens |
 | `mixed` | 16 | 512 x 1 | every other instance at 0.4 of the speed |
 
+- Nothing is charged for publishing, scoring, pulls beside each other, recomputed logprobs and the
+  controller's time. `python -m benchmarks.charged` charges all of that ([simulation.md](simulation.md)).
 - MISS marks a cell under its aim, or one in which a strict preset is ahead.
 - A dash is a cell that was not run.
 - The plots leave out runs that lose long responses (`roll_flash`).
