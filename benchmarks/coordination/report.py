@@ -4,10 +4,11 @@ Invariant: no figure is written by hand.
 """
 
 import json
+from datetime import date
 from statistics import fmean
 from typing import Any
 
-from benchmarks.coordination.cells import KEPT, ROOT, WORKLOADS
+from benchmarks.coordination.cells import KEPT, ROOT, SOURCES, WORKLOADS
 from benchmarks.coordination.parts import BOUNDS, PRESETS, WHOLE_LENGTH, Table
 
 ORDER = (
@@ -71,7 +72,8 @@ def write() -> None:
     header = ["part", "seeds", "steps at most", "clusters and batches divided by", "minutes", "source"]
     rows = [[name, *(str(found[key]) for key in ("seeds", "steps", "scale")), f"{found['minutes']:.0f}",
              found["source"][:8]] for name, found in parts.items()]  # fmt: skip
-    text.append(markdown(Table("How each part was run last", header, rows)))
+    note = f"Written on {date.today():%d %B %Y}. `source` is of a digest of {', '.join(SOURCES)}."
+    text.append(markdown(Table("How each part was run last", header, rows, note)))
     (ROOT / "docs" / "coordination.md").write_text("\n".join(text), encoding="utf-8")
     print(ROOT / "docs" / "coordination.md")
 
