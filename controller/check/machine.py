@@ -23,7 +23,7 @@ from controller.check.vllm import build_problem
 from controller.compiled import finder
 from install.vllm_environment import VLLM_ENVIRONMENT, vllm_extras
 from protocol.files import is_dir
-from protocol.segments import SHARED_MEMORY, WITHOUT_IT
+from protocol.segments import SHARED_MEMORY
 from protocol.wire.descriptors import limit
 
 LIMIT_S = 120.0  # for the process that tries devices and sandbox: import of torch from a slow disk takes tens
@@ -213,7 +213,7 @@ def _shared_memory() -> Readings:
     try:
         room = os.statvfs(SHARED_MEMORY)
     except OSError as error:
-        text = f"{SHARED_MEMORY}: {error.strerror}. Versions of weights are files in {WITHOUT_IT} then"
+        text = f"{SHARED_MEMORY}: {error.strerror}. Versions of weights then go through the run directory"
         yield Reading("note", "shared memory", f"{text}; weights.directory names a faster disk")
         return
     free, total = (blocks * room.f_frsize / 1e9 for blocks in (room.f_bavail, room.f_blocks))

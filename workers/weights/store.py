@@ -183,8 +183,7 @@ class VersionStore:
 
     def versions(self) -> list[int]:
         """The versions in the folder, oldest first."""
-        names = (path.stem.removeprefix("v") for path in self.directory.glob("v*.safetensors"))
-        return sorted(int(name) for name in names if name.isdigit())
+        return versions_in(self.directory)
 
     def clean(self) -> None:
         """Remove files that dead writers left behind."""
@@ -298,6 +297,12 @@ class VersionStore:
 def path_of(directory: Path, policy_version: int) -> Path:
     """The path of a version in a folder, existing or not."""
     return directory / f"v{policy_version}.safetensors"
+
+
+def versions_in(directory: Path) -> list[int]:
+    """The versions in a folder, which may not exist, oldest first."""
+    names = (path.stem.removeprefix("v") for path in directory.glob("v*.safetensors"))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def open_partial(directory: Path, policy_version: int) -> mmap.mmap:

@@ -26,7 +26,7 @@ from workers.trainer.ranks import PATIENCE, Ranks
 from workers.trainer.saved.shares import place_of
 from workers.weights import store
 from workers.weights.manifest import Layout
-from workers.weights.store import FileSegment, PublishedFile, VersionStore
+from workers.weights.store import FileSegment, PublishedFile, VersionStore, versions_in
 from workers.weights.tensors import DTYPES, layout_of, views, write_shard, write_whole
 
 VERSIONS = 4  # that must fit: the newest, one being pulled, one being sealed, one being written
@@ -56,9 +56,11 @@ class Publisher:
         if ranks.rank == 0:
             size = layout_of(0, tensors, dtype=self._dtype).file_bytes
             sweep(base, keep=shared)
-            is_shared = base != "auto" or exists(shared) or has_room(VERSIONS * size)
-            if not is_shared:
-                log.info("Shared memory has no room for %d versions of %d bytes.", VERSIONS, size)
+            is_shared = base != "auto" or bool(versions_in(shared))
+            if not is_shared and not versions_in(own):  # those of an earlier trainer count: it goes on there
+                is_shared = has_room(VERSIONS * size)
+                if not is_shared:
+                    log.info("Shared memory has no room for %d versions of %d bytes.", VERSIONS, size)
         self.directory = shared if self._agree(is_shared) else own
         self._mappings: dict[int, mmap.mmap] = {}
         if ranks.rank == 0:

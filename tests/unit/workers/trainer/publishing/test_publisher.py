@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from protocol import segments
 from protocol.errors import WeightsError
 from protocol.settings import (
     ModelSettings,
@@ -14,6 +15,7 @@ from protocol.settings import (
     WeightsSettings,
     WorkerSettings,
 )
+from workers.trainer.publishing import publisher as publisher_module
 from workers.trainer.publishing.publisher import Publisher
 from workers.trainer.ranks import Ranks
 from workers.weights.tensors import read
@@ -29,6 +31,47 @@ def make(tmp_path):
         weights=WeightsSettings(directory=str(tmp_path)),
     )  # fmt: skip
     return lambda: Publisher(settings, Ranks(torch.device("cpu")), TENSORS)
+
+
+@pytest.fixture
+def make_by_itself(tmp_path, monkeypatch):
+    """With `weights.directory: auto`, beside a controller, which has made the folder in shared memory."""
+    monkeypatch.setattr(segments, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    settings = WorkerSettings(
+        run_dir=str(tmp_path / "run"), seed=0, steps=1, model=ModelSettings(dtype="float32"),
+        rollout=RolloutSettings(), reward=RewardSettings(), trainer=TrainerSettings(),
+        weights=WeightsSettings(),
+    )  # fmt: skip
+    shared = segments.segment_directory(settings.run_dir, host=segments.this_host())
+    with segments.hold(shared):
+
+        def make(has_room):
+            monkeypatch.setattr(publisher_module, "has_room", lambda size_bytes: has_room)
+            return Publisher(settings, Ranks(torch.device("cpu")), TENSORS)
+
+        yield make, shared, tmp_path / "run" / "weights"
+
+
+def test_versions_go_to_the_run_directory_where_shared_memory_has_no_room_for_four(make_by_itself):
+    """As in a container, which has 64 MB of it: a run failed at its first version."""
+    make, shared, own = make_by_itself
+    for has_room, directory in ((True, shared), (False, own)):
+        publisher = make(has_room)
+        assert publisher.directory == directory
+        publisher.close()
+
+
+@pytest.mark.parametrize("had_room", [True, False])
+def test_a_trainer_started_again_goes_on_where_its_versions_are(make_by_itself, had_room):
+    make, *_ = make_by_itself
+    before = make(had_room)
+    published = publish(before, 3)
+    before.close()
+    after = make(not had_room)
+    assert after.directory == before.directory
+    assert after.survivors(after=2) == [(3, published)]
+    after.close()
 
 
 def publish(publisher, version):
