@@ -286,12 +286,10 @@ def test_an_error_of_a_page_is_no_lost_connection(browser, link):
 def test_a_page_that_follows_takes_no_selection_focus_or_scroll_away(browser, live):
     page = opened(browser, live, "now", width=420)
     page.evaluate("document.styleSheets[1].insertRule('#page table { min-width: 900px }')")
-    card = page.locator(".card:has(h2:text-is('Groups'))")
-    scroll = "(one) => { one.scrollTo(60, 0); return one.scrollLeft }"
-    while card.evaluate(scroll) != 60:  # it is not that wide before it has groups to show
-        looks(page, "/now", 1)
+    card = "[...document.querySelectorAll('.card')].find((one) => one.innerText.startsWith('Groups'))"
+    page.evaluate(f"{card}.scrollTo(60, 0)")  # in one go: what a locator finds may be replaced
     looks(page, "/now")
-    assert card.evaluate("(one) => one.scrollLeft") == 60
+    assert page.evaluate(f"{card}.scrollLeft") == 60
     page.evaluate("getSelection().selectAllChildren(document.querySelector('#page .figures'))")
     looks(page, "/moment")
     assert "train steps" in page.evaluate("String(getSelection())")
@@ -302,6 +300,23 @@ def test_a_page_that_follows_takes_no_selection_focus_or_scroll_away(browser, li
     page.locator("canvas.timeline").focus()
     looks(page, "/timeline")
     assert page.evaluate("document.activeElement.className") == "timeline"
+    page.close()
+
+
+def test_a_run_that_ends_takes_no_selection_or_scroll_away(browser, live, tmp_path):
+    page = opened(browser, live, "now", width=420)
+    page.evaluate("document.styleSheets[1].insertRule('#page table { min-width: 900px }')")
+    card = "[...document.querySelectorAll('.card')].find((one) => one.innerText.startsWith('Groups'))"
+    page.evaluate(f"{card}.scrollTo(60, 0)")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#page .figures'))")
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    playwright.expect(page.locator("#state")).to_have_text("is over")
+    looks(page, "/api/runs", 1)
+    assert "train steps" in page.evaluate("String(getSelection())")
+    assert "As the run stood" in page.inner_text("#page")
+    page.evaluate("getSelection().removeAllRanges()")
+    playwright.expect(page.locator("#page")).not_to_contain_text("As the run stood", timeout=LIMIT_MS)
+    assert page.evaluate(f"{card}.scrollLeft") == 60
     page.close()
 
 

@@ -21,7 +21,7 @@ const NAME = (sessionStorage.staleflowPage ??= [...crypto.getRandomValues(new Ui
 const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
-const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null };
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, isChanged: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null };
 
 /** As fetch, of a page that the view counts; throws Unanswered, and the view's words to who has no token (any more). */
 async function fetchHere(address, options = {}) {
@@ -302,7 +302,11 @@ async function follow(round = 0) {
         showFrame();
       } else if (!isCut && here.isCut) await show({ isOwn: true });
     }
-    if (state() !== before) await (here.at === null ? show() : showFrame());
+    here.isChanged ||= state() !== before;
+    if (here.isChanged && (here.at !== null || !isInHand())) { // what somebody does there is left alone
+      here.isChanged = false;
+      await (here.at === null ? show({ isOwn: true }) : showFrame());
+    } else if (here.isChanged) showFrame();
   }
   const took = isLive ? performance.now() - began : 0; // a view that is slow to answer has as long for others
   setTimeout(() => follow(round + 1), here.reading === null ? Math.max(took, AGE_MS - 2 * took) : READING_MS);
