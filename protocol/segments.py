@@ -20,7 +20,7 @@ from protocol.errors import ConfigError
 from protocol.files import is_dir
 
 SHARED_MEMORY = Path("/dev/shm")
-WITHOUT_IT = Path("/tmp")  # where a system has none, as macOS: one folder, whatever a process has as TMPDIR
+ON_DISK = Path("/tmp")  # where that has no room, or a system has none: one folder, whatever TMPDIR says
 MEMORY = Path("/proc/meminfo")
 PREFIX = "staleflow"
 
@@ -42,7 +42,7 @@ def segment_directory(run_dir: str | Path, *, host: str, base: str = "auto") -> 
 
 
 def _auto() -> Path:
-    return SHARED_MEMORY if is_dir(SHARED_MEMORY) else WITHOUT_IT
+    return SHARED_MEMORY if is_dir(SHARED_MEMORY) else ON_DISK
 
 
 def has_room(size_bytes: int) -> bool:
@@ -113,9 +113,10 @@ def _open_lock(directory: Path) -> IO[bytes]:
 def sweep(base: str = "auto", *, keep: Path | None = None) -> None:
     """Remove every folder of this user's that no living process holds, but `keep`.
 
-    In shared memory, too, if `base` is another: a run that did not fit in there may go on elsewhere.
+    In shared memory and in /tmp, too, if `base` is another: a run that did not fit in there may go on
+    elsewhere.
     """
-    for root in {_auto(), _auto() if base == "auto" else Path(base)}:
+    for root in {_auto(), ON_DISK, _auto() if base == "auto" else Path(base)}:
         for directory in root.glob(f"{PREFIX}-{os.getuid()}-*"):
             if directory != keep:
                 remove(directory)

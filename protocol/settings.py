@@ -166,7 +166,8 @@ class WeightsSettings(Section):
 
     directory: str = "auto"
     """Folder for versions on each host: a path, such as a fast local disk, or `auto`. `auto` is shared
-    memory; a trainer that finds no room for four versions there takes the run directory."""
+    memory; where that has no room for four versions, a trainer takes the run directory, and another host
+    /tmp."""
     host: str = ""
     """Address at which workers hand versions to other hosts: one address, which counts on the host that has
     it, or a network such as `10.0.0.0/16`, of which every host takes its own. Empty: the address of

@@ -350,10 +350,10 @@ def _short_folder(run: Path) -> Path:
     """A folder for the run's socket under a short path, for this user only.
 
     It has one name, under which the next controller finds what a killed one left; another one if somebody
-    else has made it.
+    else has made it. No sweep of policy versions (protocol/segments.py) takes it for one of theirs.
     """
     digest = hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"staleflow-{os.getuid()}-{digest}"
+    folder = Path(tempfile.gettempdir()) / f"staleflow-socket-{os.getuid()}-{digest}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

@@ -63,7 +63,7 @@ def one(source: Source, tmp_path: Path) -> Iterator[Fetch]:
     """A pull from it."""
     context, store = zmq.Context(), VersionStore(tmp_path / "reader")
     digest = manifest.digest_of(source.content)
-    made = Fetch(store, 0, digest, [source.endpoint], context=context, window=4)
+    made = Fetch(lambda size: store, 0, digest, [source.endpoint], context=context, window=4)
     yield made
     made.close()
     store.close()

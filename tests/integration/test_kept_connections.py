@@ -51,7 +51,7 @@ def begin(hosts: Hosts, source: Source, tmp_path: Path) -> Iterator[Callable[...
     context, store, digest = zmq.Context(), VersionStore(tmp_path / "own"), manifest.digest_of(source.content)
 
     def made(*, kept=None, sources=(source.endpoint, NOBODY)) -> Fetch:
-        return Fetch(store, 0, digest, sources, context=context, window=4, kept=kept)
+        return Fetch(lambda size: store, 0, digest, sources, context=context, window=4, kept=kept)
 
     yield made
     store.close()

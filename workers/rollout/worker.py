@@ -48,7 +48,7 @@ from protocol.messages import (
     ToRollout,
 )
 from protocol.plain_text import begin_and_end
-from protocol.segments import segment_directory, sweep, this_host
+from protocol.segments import ON_DISK, segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, EngineLoad, Generation, Key, ReleasingEngine, Sampled
 from workers.engines.made_engine import make_engine
@@ -363,11 +363,16 @@ class RolloutWorker:
 
     def _exchange(self) -> WeightsExchangeProcess:
         if self._weights_exchange is None:
-            weights = self._settings.weights
-            directory = segment_directory(self._settings.run_dir, host=this_host(), base=weights.directory)
-            sweep(weights.directory, keep=directory)
+            base, run, host = self._settings.weights.directory, self._settings.run_dir, this_host()
+            directory = segment_directory(run, host=host, base=base)
+            on_disk = segment_directory(run, host=host, base=str(ON_DISK))
+            sweep(base, keep=directory)
             self._weights_exchange = make_weights_exchange(
-                directory, lambda: self._link, self._settings, is_writers=False
+                directory,
+                lambda: self._link,
+                self._settings,
+                is_writers=False,
+                on_disk=on_disk if base == "auto" and on_disk != directory else None,
             )
         return self._weights_exchange
 

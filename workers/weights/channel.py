@@ -46,6 +46,7 @@ class Orders(Section):
     """The setup of an exchange, on its standard input: a secret does not belong in an argument."""
 
     directory: str
+    on_disk: str | None = None  # a folder in its place if shared memory has no room for its versions
     bind: str  # tcp://ADDRESS:*
     window_bytes: int
     key: ServerKey | None = None

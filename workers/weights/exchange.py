@@ -13,13 +13,14 @@ import os
 import sys
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import zmq
 
 from protocol.errors import StaleFlowError
-from protocol.segments import remove
+from protocol.segments import has_room, remove
 from protocol.wire.descriptors import raise_limit
 from protocol.wire.porter import ACCEPTED, CLOSED, Porter, next_event
 from protocol.wire.security import CurveAuthenticator
@@ -39,7 +40,7 @@ from workers.weights.channel import (
 from workers.weights.deltas import DeltaCache, Pair
 from workers.weights.fetch import Fetch
 from workers.weights.manifest import CHUNK_BYTES
-from workers.weights.store import VersionStore
+from workers.weights.store import VERSIONS, VersionStore, versions_in
 from workers.weights.version_file import VersionFile
 
 MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
@@ -53,6 +54,7 @@ class WeightsExchange:
     """The exchange of one host: pulls versions for it, and serves them."""
 
     def __init__(self, orders: Orders) -> None:
+        self._on_disk = Path(orders.on_disk) if orders.on_disk is not None else None
         self._store = VersionStore(Path(orders.directory))
         self._store.clean()
         self._key, self._is_writers = orders.key, orders.is_writers
@@ -159,16 +161,39 @@ class WeightsExchange:
             order = self._orders.popleft()
             version = order["pull"]
             self._failed.pop(version, None)
+            with suppress(StaleFlowError):  # the pull says it, if it has no room elsewhere
+                self._look_on_disk()
             if (found := self._store.find(version)) is not None and found.digest == order["digest"]:
                 self._say(pulled=version, location=found.location, refused=0, received_bytes=0)
                 continue
             self._fetch = Fetch(
-                self._store, version, order["digest"], order["sources"],
+                self._store_for, version, order["digest"], order["sources"],
                 context=self._context, window=self._window, key=self._key,
                 base=self._base_for(version), deltas=self._deltas, kept=self._kept,
             )  # fmt: skip
             self._kept = None
             self._end_if_over(self._fetch)
+
+    def _store_for(self, size: int) -> VersionStore:
+        """Where a version of so many bytes is kept. Raises: RunError, ConfigError if it is a bad folder."""
+        self._look_on_disk(size)
+        return self._store
+
+    def _look_on_disk(self, size: int | None = None) -> None:
+        """Keep versions on a disk, if another worker of this host does or shared memory has no room.
+
+        Only as long as none is kept here. Raises: RunError, ConfigError if that folder cannot be used.
+        """
+        folder = self._on_disk
+        if folder is None or self._store.versions():
+            return
+        if not versions_in(folder) and (size is None or has_room(VERSIONS * size)):
+            return
+        before, self._store = self._store, VersionStore(folder)
+        self._on_disk = None
+        before.close()
+        remove(before.directory)
+        logger.info("Shared memory has no room for %d versions: they are kept in %s.", VERSIONS, folder)
 
     def _base_for(self, policy_version: int) -> VersionFile | None:
         """The newest older version on this host, as the base of deltas."""

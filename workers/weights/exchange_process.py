@@ -68,6 +68,7 @@ class WeightsExchangeProcess:
         window_bytes: int,
         key: ServerKey | None = None,
         is_writers: bool = False,
+        on_disk: Path | None = None,
         deltas: bool = True,
         on_restart: Callable[[str], None] = lambda endpoint: None,
         on_failure: Callable[[RunError], None] = lambda error: None,
@@ -75,12 +76,14 @@ class WeightsExchangeProcess:
         """An exchange whose process is started when it is needed.
 
         `address`: the address of this host that others reach; `is_writers`: the folder is the trainer's;
+        `on_disk`: the folder in its place if shared memory has no room for the versions;
         `on_restart` gets a new endpoint, `on_failure` the error after too many deaths.
         """
         self._orders = Orders(
-            directory=str(directory), bind=address.endpoint, window_bytes=window_bytes, key=key,
-            is_writers=is_writers, deltas=deltas,
+            directory=str(directory), on_disk=None if on_disk is None else str(on_disk),
+            bind=address.endpoint, window_bytes=window_bytes, key=key, is_writers=is_writers, deltas=deltas,
         )  # fmt: skip
+        self._directory = directory  # where the newest version is
         self._bases: deque[int] = deque()  # retired, and kept as bases of deltas
         self._address = address
         self._on_restart, self._on_failure = on_restart, on_failure
@@ -137,13 +140,12 @@ class WeightsExchangeProcess:
 
     def _has_room_beside(self, policy_version: int) -> bool:
         """Whether the host has room for two more versions of this size."""
-        directory = Path(self._orders.directory)
         try:
-            size = path_of(directory, policy_version).stat().st_size
-            room = os.statvfs(directory)
+            size = path_of(self._directory, policy_version).stat().st_size
+            room = os.statvfs(self._directory)
         except OSError:
             return False
-        if directory.is_relative_to(SHARED_MEMORY):
+        if self._directory.is_relative_to(SHARED_MEMORY):
             return has_room(SPARE_ROOM * size)
         return room.f_bavail * room.f_frsize >= SPARE_ROOM * size
 
@@ -239,6 +241,7 @@ class WeightsExchangeProcess:
                     self._on_restart(endpoint)
                 self._has_served = True
             case {"pulled": version, "location": location, "refused": refused, "received_bytes": received}:
+                self._directory = Path(location).parent
                 self._answer(self._pulls, version, Fetched(location, refused, received))
             case {"failed": version, "reason": reason, "unreachable": is_unreachable}:
                 kind = SourcesUnreachable if is_unreachable else WeightsError
@@ -276,10 +279,12 @@ def make_weights_exchange(
     settings: WorkerSettings,
     *,
     is_writers: bool,
+    on_disk: Path | None = None,
 ) -> WeightsExchangeProcess:
     """The exchange of a worker, whose process is started when it is needed.
 
-    `link`: returns the worker's current link; `settings`: of this worker. Raises: ConfigError if
+    `link`: returns the worker's current link; `settings`: of this worker; `on_disk`: the folder in place of
+    `directory` if shared memory has no room for the versions. Raises: ConfigError if
     STALEFLOW_ADDRESS names no address of this host.
     """
     key = link().weights_key
@@ -300,6 +305,7 @@ def make_weights_exchange(
         window_bytes=settings.weights.window_mb << 20,
         key=key,
         is_writers=is_writers,
+        on_disk=on_disk,
         deltas=settings.weights.deltas,
         on_restart=announce,
         on_failure=lambda error: link().fail(error),

@@ -9,14 +9,14 @@ version; a source that is too slow is left for one that is not known to be as sl
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
 from typing import Any
 
 import zmq
 
-from protocol.errors import RunError, WeightsError
+from protocol.errors import ConfigError, RunError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
 from workers.weights.channel import (
@@ -49,7 +49,7 @@ class Fetch:
 
     def __init__(
         self,
-        store: VersionStore,
+        store_for: Callable[[int], VersionStore],
         policy_version: int,
         digest: str,
         sources: Sequence[str],
@@ -61,9 +61,10 @@ class Fetch:
         deltas: DeltaCache | None = None,
         kept: SourceConnection | None = None,
     ) -> None:
-        """`base`: an older version here, for deltas; `deltas` caches received ones.
+        """`store_for`: where a version of so many bytes is kept; asked once the header is here.
 
-        `kept`: the connection of the pull before, which is closed if the first source is another one.
+        `base`: an older version here, for deltas; `deltas` caches received ones; `kept`: the
+        connection of the pull before, which is closed if the first source is another one.
         """
         self.policy_version = policy_version
         self.refused = 0  # chunks and headers with a wrong checksum
@@ -77,7 +78,8 @@ class Fetch:
         self.published: PublishedFile | None = None
         """The version, if the pull has succeeded."""
         self.header: bytes | None = None
-        self._store, self._digest = store, digest
+        self._store_for, self._digest = store_for, digest
+        self._store: VersionStore | None = None  # once the header is here
         self._context, self._window, self._key = context, window, key
         self._sources, self._left = tuple(sources), deque(ROUNDS * tuple(sources))
         self._has_brought = False  # whether the source has sent a requested chunk
@@ -184,7 +186,7 @@ class Fetch:
             self._kept.close()
             self._kept = None
         self._base = None
-        if self._segment is not None and self.published is None:
+        if self._store is not None and self._segment is not None and self.published is None:
             self._store.discard(self._segment)
             self._segment = None
 
@@ -207,12 +209,13 @@ class Fetch:
     def _begin(self, header: bytes) -> None:
         try:
             layout, self._digests = manifest.read_header(header, self._digest, source=self._source)
+            self._store = self._store_for(layout.file_bytes)
             self._segment = self._store.begin(layout)
         except WeightsError as error:
             self.refused += 1
             self._next(str(error))
             return
-        except RunError as error:
+        except (RunError, ConfigError) as error:
             self._fail(str(error))
             return
         self.header = header
@@ -262,6 +265,7 @@ class Fetch:
 
     def _finish_if_whole(self) -> None:
         if not self._todo and not self._asked and self._segment is not None:
+            assert self._store is not None
             self._base = None
             try:
                 self.published = self._store.seal(self._segment, self.header)

@@ -28,6 +28,7 @@ from workers.weights.manifest import CHUNK_BYTES, Layout
 
 PARTIAL = ".partial"  # suffix of a version that is being written
 SPARE = "spare-"  # prefix of unused storage
+VERSIONS = 4  # that must fit: the newest, one being pulled, one being sealed, one being written
 MAX_SPARES = 2  # one to write into while another is sealed
 THREADS = min(4, os.cpu_count() or 1)  # for checksums: 28 GB/s each, so few are enough
 # A thread's task: handing over one chunk at a time took as long as its checksum.

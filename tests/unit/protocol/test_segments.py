@@ -49,7 +49,7 @@ def test_what_a_run_left_in_shared_memory_goes_when_it_goes_on_elsewhere(tmp_pat
 def test_on_a_system_without_shared_memory_the_folders_are_in_tmp(tmp_path, monkeypatch):
     """As on macOS, where nobody can make a folder in /dev."""
     monkeypatch.setattr(segments, "SHARED_MEMORY", tmp_path / "none")
-    monkeypatch.setattr(segments, "WITHOUT_IT", tmp_path / "tmp")
+    monkeypatch.setattr(segments, "ON_DISK", tmp_path / "tmp")
     left = segment_directory("run", host="h")
     assert left.parent == tmp_path / "tmp"
     hold(left).close()

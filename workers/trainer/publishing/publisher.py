@@ -26,10 +26,9 @@ from workers.trainer.ranks import PATIENCE, Ranks
 from workers.trainer.saved.shares import place_of
 from workers.weights import store
 from workers.weights.manifest import Layout
-from workers.weights.store import FileSegment, PublishedFile, VersionStore, versions_in
+from workers.weights.store import VERSIONS, FileSegment, PublishedFile, VersionStore, versions_in
 from workers.weights.tensors import DTYPES, layout_of, views, write_shard, write_whole
 
-VERSIONS = 4  # that must fit: the newest, one being pulled, one being sealed, one being written
 KEPT_MAPPINGS = 4  # of a rank above 0: storage is reused
 log = logging.getLogger("workers")
 

@@ -5,6 +5,8 @@ from contextlib import closing
 import pytest
 import zmq
 
+from protocol.errors import StaleFlowError
+from workers.weights import exchange as exchange_module
 from workers.weights import manifest
 from workers.weights.channel import CHUNK, DELTA, HEADER, Orders, Word, serving_socket
 from workers.weights.deltas import HOPELESS, Pair
@@ -84,7 +86,7 @@ def test_asking_beyond_the_end_of_what_comes_in_ends_no_deltas_of_others(exchang
         published = publish(theirs, 1)
         endpoint = source.getsockopt_string(zmq.LAST_ENDPOINT)
         exchange._fetch = Fetch(
-            exchange._store, 1, published.digest, [endpoint], context=exchange._context, window=WINDOW
+            exchange._store_for, 1, published.digest, [endpoint], context=exchange._context, window=WINDOW
         )
         reader, word = source.recv_multipart()
         source.send_multipart([reader, word, bytes(VersionFile.open(theirs.path(1)).header)])
@@ -93,3 +95,41 @@ def test_asking_beyond_the_end_of_what_comes_in_ends_no_deltas_of_others(exchang
         for _ in range(HOPELESS):
             exchange._answer(b"reader", Word(DELTA, 1, beyond, 0))
         assert exchange._deltas.is_worth_trying(Pair(1, 0))
+
+
+def disked(tmp_path, name):
+    """An exchange that may go to a disk, on the host of all others."""
+    return closing(WeightsExchange(Orders(
+        directory=str(tmp_path / name), on_disk=str(tmp_path / "disk"), bind="tcp://127.0.0.1:*",
+        window_bytes=CHUNK_BYTES,
+    )))  # fmt: skip
+
+
+def test_versions_are_kept_on_a_disk_where_shared_memory_has_no_room_for_four(tmp_path, monkeypatch):
+    shared, disk = tmp_path / "shared", tmp_path / "disk"
+    monkeypatch.setattr(exchange_module, "has_room", lambda size_bytes: size_bytes <= 400)
+    with disked(tmp_path, "shared") as roomy:
+        assert roomy._store_for(100).directory == shared
+        publish(roomy._store, 0)
+        assert roomy._store_for(101).directory == shared, "a version is there"
+    assert not shared.exists()
+    with disked(tmp_path, "shared") as cramped:
+        assert cramped._store_for(101).directory == disk
+        assert not shared.exists()
+        with disked(tmp_path, "later") as later:
+            later._start_next()
+            assert later._store.directory == tmp_path / "later", "nothing is on the disk yet"
+            published = publish(cramped._store, 3)
+            later._orders.append({"pull": 3, "digest": published.digest, "sources": []})
+            later._start_next()
+            assert later._store.directory == disk
+            assert later._fetch is None, "it is here already"
+            assert later._store_for(1).directory == disk
+    assert not disk.exists()
+
+
+def test_a_disk_that_cannot_be_used_fails_the_pull_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(exchange_module, "has_room", lambda size_bytes: False)
+    (tmp_path / "disk").write_text("not a folder")
+    with disked(tmp_path, "shared") as exchange, pytest.raises(StaleFlowError, match="cannot be made"):
+        exchange._store_for(1)

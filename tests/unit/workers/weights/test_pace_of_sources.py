@@ -92,7 +92,9 @@ class Pull:
         self.sources = [Source(self._context, version, each) for each in every_s]
         self.cables = [Cable(source) for source in self.sources if by_cable]
         names = [source.endpoint for source in self.sources]
-        self.fetch = Fetch(self._ours, 1, published.digest, names, context=self._context, window=WINDOW)
+        self.fetch = Fetch(
+            lambda size: self._ours, 1, published.digest, names, context=self._context, window=WINDOW
+        )
         self.told: list[int] = []  # places of the sources, in turn
         if not by_cable:
             self._connect()
