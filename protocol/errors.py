@@ -58,6 +58,10 @@ class SourcesUnreachable(WeightsError):
     """No source of a policy version could be reached, or none answered: maybe the network is to blame."""
 
 
+class NoRoom(WeightsError):
+    """This host cannot keep a policy version: no source is to blame, nor who has published it."""
+
+
 def first_cause(error: BaseException) -> BaseException:
     """The error that was raised first in a group, of any depth; the error itself if it is no group."""
     while isinstance(error, BaseExceptionGroup):

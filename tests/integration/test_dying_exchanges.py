@@ -1,6 +1,7 @@
 """What a worker does when the process beside it that exchanges policy versions dies, or never lives."""
 
 import asyncio
+import resource
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import TypeVar
@@ -12,11 +13,12 @@ from test_weights_channel import Hosts, Source, agents, hosts, is_same, source  
 from worker_stand import Stand, exit_of
 
 from protocol.errors import RunError, WeightsError
-from protocol.messages import Ready, Serve, Serving, WorkerFailed
+from protocol.messages import Pull, Ready, Serve, Serving, WorkerFailed
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
 from workers.weights import exchange_process
 from workers.weights.exchange_process import COMMAND, MOST_DEATHS, make_weights_exchange
+from workers.weights.manifest import CHUNK_BYTES
 
 Result = TypeVar("Result")
 LIVES = 'echo >> "$0"; [ $(wc -l < "$0") = 2 ] && exit 1; exec "$@"'
@@ -151,6 +153,21 @@ async def test_one_that_is_started_again_while_the_controller_is_gone_serves_on(
     assert await within(exchange.retire(1)) == [1]
     assert await exchange.start() != before
     await exchange.close()
+
+
+async def test_a_worker_that_cannot_keep_its_first_version_fails_itself_and_blames_no_source(
+    hosts: Hosts,  # noqa: F811
+    stand: Stand,
+) -> None:
+    endpoint, published = await within(hosts.add("trainer").start()), hosts.publish(1)
+    process = await stand.start("rollout", rollout=rollout("make"))
+    await stand.expect(Ready)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (CHUNK_BYTES, CHUNK_BYTES))  # as a full disk
+    stand.send(Pull(1, published.location, published.digest, (endpoint,)))
+    failed, _ = await within(stand.expect(WorkerFailed))
+    assert failed.reason.startswith("Version 1 of ")
+    assert "could not be published to" in failed.reason
+    assert (await exit_of(process))[0] == 1
 
 
 async def test_a_worker_whose_exchange_dies_again_and_again_fails_in_words(stand: Stand) -> None:

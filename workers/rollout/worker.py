@@ -21,7 +21,7 @@ from typing import Any, assert_never, cast
 
 import numpy as np
 
-from protocol.errors import RunError, SourcesUnreachable, WeightsError
+from protocol.errors import NoRoom, RunError, SourcesUnreachable, WeightsError
 from protocol.kept_sets import KeptSet
 from protocol.messages import (
     ITEM_BYTES,
@@ -334,6 +334,8 @@ class RolloutWorker:
             self._engine.load_weights(pull.policy_version, tensors)
             self._has_pulled, self._is_released = True, False
         except (WeightsError, ValueError) as error:
+            if isinstance(error, NoRoom) and not self._has_pulled:
+                raise RunError(str(error)) from error  # there is nothing to go on with
             logger.warning("%s", error)
             is_unreachable = isinstance(error, SourcesUnreachable)
             self._link.send(PullFailed(pull.policy_version, begin_and_end(str(error)), is_unreachable))

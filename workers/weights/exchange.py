@@ -231,8 +231,8 @@ class WeightsExchange:
         if fetch.published is not None:
             self._say(pulled=fetch.policy_version, location=fetch.published.location, **counts)
         else:
-            unreachable = fetch.is_unreachable
-            self._say(failed=fetch.policy_version, reason=fetch.failure, unreachable=unreachable, **counts)
+            why = "unreachable" if fetch.is_unreachable else "no room" if fetch.has_no_room else ""
+            self._say(failed=fetch.policy_version, reason=fetch.failure, kind=why, **counts)
         self._start_next()
 
     def _forget_source(self) -> None:

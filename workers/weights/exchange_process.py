@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from protocol.errors import RunError, SourcesUnreachable, WeightsError
+from protocol.errors import NoRoom, RunError, SourcesUnreachable, WeightsError
 from protocol.importing import python_path
 from protocol.messages import Serving
 from protocol.segments import SHARED_MEMORY, has_room
@@ -43,6 +43,7 @@ ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it agai
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
+FAILURES = {"unreachable": SourcesUnreachable, "no room": NoRoom}
 Answer = TypeVar("Answer")
 
 
@@ -111,7 +112,8 @@ class WeightsExchangeProcess:
     async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
         """Pull a version to this host.
 
-        Raises: WeightsError if no source has it, SourcesUnreachable if none is reached; as `start`.
+        Raises: WeightsError if no source has it, SourcesUnreachable if none is reached, NoRoom if this host
+        cannot keep it; as `start`.
         """
         await self._until_it_lives()
         if policy_version in self._bases:  # retired here, and wanted again: its publisher decides
@@ -243,9 +245,8 @@ class WeightsExchangeProcess:
             case {"pulled": version, "location": location, "refused": refused, "received_bytes": received}:
                 self._directory = Path(location).parent
                 self._answer(self._pulls, version, Fetched(location, refused, received))
-            case {"failed": version, "reason": reason, "unreachable": is_unreachable}:
-                kind = SourcesUnreachable if is_unreachable else WeightsError
-                self._answer(self._pulls, version, kind(reason))
+            case {"failed": version, "reason": reason, "kind": kind}:
+                self._answer(self._pulls, version, FAILURES.get(kind, WeightsError)(reason))
             case {"retired": version, "served_bytes": served}:
                 self.served_bytes = served
                 self._answer(self._retired, version, None)

@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from protocol.errors import ConfigError, RunError, WeightsError
+from protocol.errors import ConfigError, RunError, StaleFlowError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
 from workers.weights.channel import (
@@ -75,6 +75,8 @@ class Fetch:
         """The reason of the last source alone."""
         self.is_unreachable = False
         """Whether the pull has failed because the last source could not be reached, or fell silent."""
+        self.has_no_room = False
+        """Whether the pull has failed because this host cannot keep the version."""
         self.published: PublishedFile | None = None
         """The version, if the pull has succeeded."""
         self.header: bytes | None = None
@@ -216,7 +218,7 @@ class Fetch:
             self._next(str(error))
             return
         except (RunError, ConfigError) as error:
-            self._fail(str(error))
+            self._have_no_room(error)
             return
         self.header = header
         self._note_sign_of_life(time.monotonic())
@@ -270,7 +272,7 @@ class Fetch:
             try:
                 self.published = self._store.seal(self._segment, self.header)
             except RunError as error:
-                self._fail(str(error))
+                self._have_no_room(error)
 
     def _ask(self) -> None:
         """Request chunks until the window is full."""
@@ -324,6 +326,10 @@ class Fetch:
             f"Version {self.policy_version} could not be pulled from any source, the last because: {why}. "
             "The instance goes on with what it has, and is told the newest version next."
         )
+        self.close()
+
+    def _have_no_room(self, error: StaleFlowError) -> None:
+        self.has_no_room, self.why, self.failure = True, str(error), str(error)
         self.close()
 
     def _disconnect(self) -> None:
