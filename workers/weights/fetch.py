@@ -84,16 +84,14 @@ class Fetch:
         self._store: VersionStore | None = None  # once the header is here
         self._context, self._window, self._key = context, window, key
         self._sources, self._left = tuple(sources), deque(ROUNDS * tuple(sources))
-        self._has_brought = False  # whether the source has sent a requested chunk
-        self._source = ""
+        self._source, self._has_brought = "", False  # it, and whether it has sent a requested chunk
         self.connection: SourceConnection | None = None
         """To the source; still open after a successful pull, for the next one."""
         self._kept, self._is_reused = kept, False
         self._segment: FileSegment | None = None
         self._base, self._deltas = base, deltas
         self._digests: list[str] = []
-        self._todo: dict[int, None] = {}  # chunks that are neither here nor requested, in order
-        self._asked: dict[int, None] = {}
+        self._todo, self._asked = dict[int, None](), dict[int, None]()  # chunks that are not here, in order
         self._heard_s = 0.0  # when the source last sent a requested chunk, or much of one
         self._arrived = 0  # bytes that had come from it by then
         self._paced_s, self._came = 0.0, 0  # start of the pace measurement, and the chunks since
