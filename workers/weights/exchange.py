@@ -56,6 +56,7 @@ class WeightsExchange:
     def __init__(self, orders: Orders) -> None:
         self._on_disk = Path(orders.on_disk) if orders.on_disk is not None else None
         self._store = VersionStore(Path(orders.directory))
+        self._follow_to_disk()  # where an earlier process of this worker was, too
         self._store.clean()
         self._key, self._is_writers = orders.key, orders.is_writers
         self._window = max(MIN_WINDOW, orders.window_bytes // CHUNK_BYTES)
@@ -161,8 +162,7 @@ class WeightsExchange:
             order = self._orders.popleft()
             version = order["pull"]
             self._failed.pop(version, None)
-            with suppress(StaleFlowError):  # the pull says it, if it has no room elsewhere
-                self._look_on_disk()
+            self._follow_to_disk()
             if (found := self._store.find(version)) is not None and found.digest == order["digest"]:
                 self._say(pulled=version, location=found.location, refused=0, received_bytes=0)
                 continue
@@ -175,20 +175,21 @@ class WeightsExchange:
             self._end_if_over(self._fetch)
 
     def _store_for(self, size: int) -> VersionStore:
-        """Where a version of so many bytes is kept. Raises: RunError, ConfigError if it is a bad folder."""
-        self._look_on_disk(size)
+        """Where a version of so many bytes is kept: on a disk if shared memory has no room for the first.
+
+        Raises: RunError, ConfigError if the folder there cannot be used.
+        """
+        if self._on_disk is not None and not self._store.versions() and not has_room(VERSIONS * size):
+            self._go_to_disk(self._on_disk)
         return self._store
 
-    def _look_on_disk(self, size: int | None = None) -> None:
-        """Keep versions on a disk, if another worker of this host does or shared memory has no room.
+    def _follow_to_disk(self) -> None:
+        """Keep versions on a disk if another worker of this host does, as long as none is kept here."""
+        if self._on_disk is not None and versions_in(self._on_disk) and not self._store.versions():
+            with suppress(StaleFlowError):  # a folder of another user: then this host shares nothing
+                self._go_to_disk(self._on_disk)
 
-        Only as long as none is kept here. Raises: RunError, ConfigError if that folder cannot be used.
-        """
-        folder = self._on_disk
-        if folder is None or self._store.versions():
-            return
-        if not versions_in(folder) and (size is None or has_room(VERSIONS * size)):
-            return
+    def _go_to_disk(self, folder: Path) -> None:
         before, self._store = self._store, VersionStore(folder)
         self._on_disk = None
         before.close()
@@ -231,8 +232,8 @@ class WeightsExchange:
         if fetch.published is not None:
             self._say(pulled=fetch.policy_version, location=fetch.published.location, **counts)
         else:
-            why = "unreachable" if fetch.is_unreachable else "no room" if fetch.has_no_room else ""
-            self._say(failed=fetch.policy_version, reason=fetch.failure, kind=why, **counts)
+            kind = "unreachable" if fetch.is_unreachable else "no room" if fetch.has_no_room else ""
+            self._say(failed=fetch.policy_version, reason=fetch.failure, kind=kind, **counts)
         self._start_next()
 
     def _forget_source(self) -> None:

@@ -125,6 +125,8 @@ def test_versions_are_kept_on_a_disk_where_shared_memory_has_no_room_for_four(tm
             assert later._store.directory == disk
             assert later._fetch is None, "it is here already"
             assert later._store_for(1).directory == disk
+        with disked(tmp_path, "again") as again:
+            assert again._store.directory == disk, "it may serve before it pulls"
     assert not disk.exists()
 
 
