@@ -13,9 +13,10 @@ from test_weights_channel import Hosts, Source, agents, hosts, is_same, source  
 from worker_stand import Stand, exit_of
 
 from protocol.errors import RunError, WeightsError
-from protocol.messages import Pull, Ready, Serve, Serving, WorkerFailed
+from protocol.messages import Pull, Pulled, PullFailed, Ready, Serve, Serving, WorkerFailed
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
+from workers.rollout.worker import MOST_WITHOUT_ROOM
 from workers.weights import exchange_process
 from workers.weights.exchange_process import COMMAND, MOST_DEATHS, make_weights_exchange
 from workers.weights.manifest import CHUNK_BYTES
@@ -167,6 +168,30 @@ async def test_a_worker_that_cannot_keep_its_first_version_fails_itself_and_blam
     failed, _ = await within(stand.expect(WorkerFailed))
     assert failed.reason.startswith("Version 1 of ")
     assert "could not be published to" in failed.reason
+    assert (await exit_of(process))[0] == 1
+
+
+async def test_a_worker_whose_host_has_no_room_any_more_tries_thrice_and_fails_itself(
+    hosts: Hosts,  # noqa: F811
+    stand: Stand,
+) -> None:
+    torch = pytest.importorskip("torch")
+    from workers.weights.tensors import publish
+
+    endpoint = await within(hosts.add("trainer").start())
+    first, second = publish(hosts.store, 1, {"weight": torch.ones(4)}), hosts.publish(2)
+    process = await stand.start("rollout", rollout=rollout("make"))
+    await stand.expect(Ready)
+    stand.send(Pull(1, first.location, first.digest, (endpoint,)))
+    await within(stand.expect(Pulled))
+    for child in psutil.Process(process.pid).children(recursive=True):
+        resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (CHUNK_BYTES, CHUNK_BYTES))  # as a full disk
+    for _ in range(MOST_WITHOUT_ROOM - 1):
+        stand.send(Pull(2, second.location, second.digest, (endpoint,)))
+        await within(stand.expect(PullFailed))
+    stand.send(Pull(2, second.location, second.digest, (endpoint,)))
+    failed, _ = await within(stand.expect(WorkerFailed))
+    assert failed.reason.startswith("Version 2 of ")
     assert (await exit_of(process))[0] == 1
 
 

@@ -62,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 TOLD = tuple(one.name for one in fields(EngineLoad))  # each is a field of InstanceStatus, too
 MAX_KEPT_BYTES = 16 << 20  # of kept sets in one report; a frame may have 64 MB
+MOST_WITHOUT_ROOM = 3  # pulls for which this host has no room; the controller would look for whom to blame
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class RolloutWorker:
         self._is_draining = False
         self._wake: Callable[[], None] = lambda: None  # wakes the loop that serves, once there is one
         self._has_engine = self._has_pulled = False
+        self._without_room = 0  # pulls since the last one for which this host had room
         self._is_released = settings.is_colocated  # without weights, until it pulls
         self._is_cut = settings.rollout.sampling.is_cut
         self._kept_bytes = 0  # of unreported kept sets
@@ -332,10 +334,12 @@ class RolloutWorker:
             self._report_progress()  # under the version that sampled it
             self._progress.wait(time.monotonic())
             self._engine.load_weights(pull.policy_version, tensors)
-            self._has_pulled, self._is_released = True, False
+            self._has_pulled, self._is_released, self._without_room = True, False, 0
         except (WeightsError, ValueError) as error:
-            if isinstance(error, NoRoom) and not self._has_pulled:
-                raise RunError(str(error)) from error  # there is nothing to go on with
+            self._without_room += isinstance(error, NoRoom)
+            most = MOST_WITHOUT_ROOM if self._has_pulled else 1  # without a version nothing goes on
+            if self._without_room >= most:
+                raise RunError(str(error)) from error
             logger.warning("%s", error)
             is_unreachable = isinstance(error, SourcesUnreachable)
             self._link.send(PullFailed(pull.policy_version, begin_and_end(str(error)), is_unreachable))
