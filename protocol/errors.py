@@ -30,6 +30,10 @@ class OtherRelease(RunError):
     """A file was written by a release whose files this one does not read."""
 
 
+class BeingWritten(RunError):
+    """Another living process writes the same policy version into the same folder."""
+
+
 class PluginError(RunError):
     """A function of the user's raised, or answered what cannot be; names the key, the file and the line."""
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 import psutil
 import pytest
 from test_rollout_worker import rollout
-from test_weights_channel import Hosts, Source, agents, hosts, is_same, source  # noqa: F401 - fixtures
+from test_weights_channel import CHUNKS, WINDOW, Hosts, Source, agents, hosts, is_same, source  # noqa: F401 - fixtures
 from worker_stand import Stand, exit_of
 
-from protocol.errors import RunError, WeightsError
+from protocol.errors import RunError, SourcesUnreachable, WeightsError
 from protocol.messages import Pull, Pulled, PullFailed, Ready, Serve, Serving, WorkerFailed
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
@@ -154,6 +154,29 @@ async def test_one_that_is_started_again_while_the_controller_is_gone_serves_on(
     assert await within(exchange.retire(1)) == [1]
     assert await exchange.start() != before
     await exchange.close()
+
+
+async def test_a_version_that_another_exchange_of_the_host_pulls_is_worth_another_try(
+    hosts: Hosts,  # noqa: F811
+    source: Source,  # noqa: F811
+) -> None:
+    """As that of a worker that was given up while it pulled: its exchange lives, and pulls on."""
+    published = hosts.store.find(0)
+    assert published is not None
+    first, second = hosts.add("host"), hosts.add("host")
+    fetching = asyncio.ensure_future(first.fetch(0, published.digest, [source.endpoint]))
+    while len(source.asked) < WINDOW:
+        await asyncio.to_thread(source.answer, only=())
+    trying = asyncio.ensure_future(second.fetch(0, published.digest, [source.endpoint]))
+    await asyncio.to_thread(source.answer)  # with the header
+    with pytest.raises(SourcesUnreachable, match=r"Version 0 is being written to .* by another process"):
+        await within(trying)
+    for reader, frame in source.held_back:
+        source.send(reader, frame)
+    while len(source.asked) < CHUNKS:
+        await asyncio.to_thread(source.answer)
+    there = await within(fetching)
+    assert (await within(second.fetch(0, published.digest, [source.endpoint]))).location == there.location
 
 
 async def test_a_worker_that_cannot_keep_its_first_version_fails_itself_and_blames_no_source(

@@ -16,7 +16,7 @@ from typing import Any
 
 import zmq
 
-from protocol.errors import ConfigError, RunError, StaleFlowError, WeightsError
+from protocol.errors import BeingWritten, ConfigError, RunError, StaleFlowError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
 from workers.weights.channel import (
@@ -74,7 +74,7 @@ class Fetch:
         self.why = ""
         """The reason of the last source alone."""
         self.is_unreachable = False
-        """Whether the pull has failed because the last source could not be reached, or fell silent."""
+        """Whether it has failed as no source answered, or another process of this host pulls: try later."""
         self.has_no_room = False
         """Whether the pull has failed because this host cannot keep the version."""
         self.published: PublishedFile | None = None
@@ -216,7 +216,7 @@ class Fetch:
             self._next(str(error))
             return
         except (RunError, ConfigError) as error:
-            self._have_no_room(error)
+            self._cannot_keep(error)
             return
         self.header = header
         self._note_sign_of_life(time.monotonic())
@@ -270,7 +270,7 @@ class Fetch:
             try:
                 self.published = self._store.seal(self._segment, self.header)
             except RunError as error:
-                self._have_no_room(error)
+                self._cannot_keep(error)
 
     def _ask(self) -> None:
         """Request chunks until the window is full."""
@@ -326,8 +326,10 @@ class Fetch:
         )
         self.close()
 
-    def _have_no_room(self, error: StaleFlowError) -> None:
-        self.has_no_room, self.why, self.failure = True, str(error), str(error)
+    def _cannot_keep(self, error: StaleFlowError) -> None:
+        self.is_unreachable = isinstance(error, BeingWritten)  # in a while it can be read here
+        self.has_no_room = not self.is_unreachable
+        self.why = self.failure = str(error)
         self.close()
 
     def _disconnect(self) -> None:

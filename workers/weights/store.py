@@ -15,25 +15,30 @@ import mmap
 import os
 import stat
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from protocol.errors import RunError, WeightsError
+from protocol.errors import BeingWritten, RunError, WeightsError
+from protocol.files import is_file
 from protocol.segments import hold
 from workers.weights import manifest
-from workers.weights.manifest import CHUNK_BYTES, Layout
+from workers.weights.file_segment import (
+    READ_RUN,
+    THREADS,
+    FileSegment,
+    create,
+    unlink_unless_locked,
+    without_links,
+)
+from workers.weights.manifest import Layout
 
 PARTIAL = ".partial"  # suffix of a version that is being written
 SPARE = "spare-"  # prefix of unused storage
 VERSIONS = 4  # that must fit: the newest, one being pulled, one being sealed, one being written
 MAX_SPARES = 2  # one to write into while another is sealed
-THREADS = min(4, os.cpu_count() or 1)  # for checksums: 28 GB/s each, so few are enough
-# A thread's task: handing over one chunk at a time took as long as its checksum.
-WRITTEN_RUN = 4 * CHUNK_BYTES  # checksummed after a copy, while it is in the cache
-READ_RUN = 32 * CHUNK_BYTES
 
 
 class PublishedFile(NamedTuple):
@@ -44,101 +49,8 @@ class PublishedFile(NamedTuple):
     size_bytes: int
 
 
-class FileSegment:
-    """One writable, mapped file, which no other process reads before it is sealed."""
-
-    def __init__(self, path: Path, file: int, size: int) -> None:
-        self.path = path
-        self.file = file  # descriptor, with an exclusive lock while it is written
-        self.size = size
-        self.map = mmap.mmap(file, size)
-        self.layout: Layout
-        self._done = 0  # bytes of data whose checksums are begun
-        self._digests: list[Future[list[str]]] = []  # of runs of chunks
-
-    def begin(self, layout: Layout) -> None:
-        """Start to write a version of this layout."""
-        self.layout, self._done, self._digests = layout, 0, []
-        self._data = memoryview(self.map)[layout.header_bytes :]
-
-    def written(self, end: int, pool: ThreadPoolExecutor) -> None:
-        """Checksum runs of chunks up to this byte, from the cache; the data is complete up to there."""
-        is_end = end == self.layout.data_bytes
-        while self._done + WRITTEN_RUN <= end or (is_end and self._done < end):
-            run = self._data[self._done : min(end, self._done + WRITTEN_RUN)]
-            if self.layout.data_bytes <= READ_RUN:  # done before another thread would have woken up
-                made = Future[list[str]]()
-                made.set_result(manifest.chunk_digests(run))
-            else:
-                made = pool.submit(manifest.chunk_digests, run)
-            self._digests.append(made)
-            self._done += len(run)
-
-    def fill(self, copy: Callable[[int, int], None], pool: ThreadPoolExecutor) -> None:
-        """Write the data by `copy(begin, end)`, each chunk in the thread that computes its checksum.
-
-        Each thread, this one included, takes the next free chunk: handing chunks to threads would cost
-        wake-ups.
-        """
-        size = self.layout.data_bytes
-        found = [""] * manifest.chunk_count(size)
-        places = iter(range(len(found)))
-
-        def work() -> None:
-            for place in places:
-                begin, end = place * CHUNK_BYTES, min(size, (place + 1) * CHUNK_BYTES)
-                copy(begin, end)
-                found[place] = manifest.chunk_digest(self._data[begin:end])
-
-        helpers = [pool.submit(work) for _ in range(THREADS - 1)] if size > READ_RUN else []
-        try:
-            work()
-        finally:
-            for helper in helpers:
-                if not helper.cancel():  # one that has not begun yet finds nothing left
-                    helper.result()
-        made = Future[list[str]]()
-        made.set_result(found)
-        self._digests.append(made)
-
-    def take(self, index: int, data: memoryview) -> str | None:
-        """Write a received chunk; returns the checksum of the written bytes, None if its length is wrong.
-
-        The checksum is cheapest after the copy, while the chunk is in the cache.
-        """
-        target = self.chunk(index)
-        if len(data) != len(target):
-            return None
-        target[:] = data
-        return manifest.chunk_digest(target)
-
-    def chunk(self, index: int) -> memoryview:
-        """The memory of one chunk."""
-        start = index * CHUNK_BYTES
-        return self._data[start : min(self.layout.data_bytes, start + CHUNK_BYTES)]
-
-    def finish(self, header: bytes | None = None) -> bytes:
-        """Write the header (made of the checksums, if none is given), and return it."""
-        if header is None:
-            header = manifest.header(self.layout, [one for run in self._digests for one in run.result()])
-        self.map[: len(header)] = header
-        return header
-
-    def release(self) -> None:
-        """Drop the views, so that the mapping can go when the segment does."""
-        self._digests = []
-        self._data = memoryview(b"")
-
-    def close(self) -> None:
-        """Close the file; the mapping goes with its last view."""
-        self.release()
-        os.close(self.file)
-        with contextlib.suppress(BufferError):  # a frame that is still being sent
-            self.map.close()
-
-
 class VersionStore:
-    """The versions in one folder. One process writes there at a time; any number may read."""
+    """The versions in one folder. Each is written by one process; any number may read."""
 
     def __init__(self, directory: Path) -> None:
         """Make the folder and hold it.
@@ -189,10 +101,13 @@ class VersionStore:
     def clean(self) -> None:
         """Remove files that dead writers left behind."""
         for leftover in (*self.directory.glob(f"*{PARTIAL}"), *self.directory.glob(f"{SPARE}*")):
-            _unlink_unless_locked(leftover)
+            unlink_unless_locked(leftover)
 
     def begin(self, layout: Layout) -> FileSegment:
-        """Storage for a version that is to be written. Raises: RunError if there is no room."""
+        """Storage for a version that is to be written.
+
+        Raises: RunError if there is no room; BeingWritten if another process writes this version here.
+        """
         path, size = self.path(layout.policy_version).with_suffix(PARTIAL), layout.file_bytes
         with self._lock:
             fitting = next((spare for spare in self._spares if spare.size == size), None)
@@ -201,10 +116,16 @@ class VersionStore:
         for spare in others:
             self._drop(spare)
         try:
-            segment = fitting or _create(path, size)
+            segment = fitting or create(path, size)
             if fitting is not None:
-                fitting.path.rename(path)
-                fitting.path = path
+                _rename(fitting, path)
+        except FileExistsError as error:
+            if fitting is not None:
+                self._keep(fitting)
+            raise BeingWritten(
+                f"Version {layout.policy_version} is being written to {self.directory} by another process of "
+                "this host. It can be read from there once that one has ended."
+            ) from error
         except OSError as error:
             raise self._no_room(layout.policy_version, size, error) from error
         segment.begin(layout)
@@ -215,7 +136,7 @@ class VersionStore:
         if any(spare.size == size for spare in self._spares):
             return
         with contextlib.suppress(OSError):  # `begin` reports the error if the storage is needed
-            self._keep(_create(self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}", size))
+            self._keep(create(self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}", size))
 
     def written(self, segment: FileSegment, end: int | None = None) -> None:
         """The data of a segment is complete up to this byte, or altogether."""
@@ -242,6 +163,8 @@ class VersionStore:
             raise self._no_room(version, segment.size, error) from error
         segment.path = path
         fcntl.flock(segment.file, fcntl.LOCK_SH)  # says that its owner lives
+        if (replaced := self._sealed.pop(version, None)) is not None:
+            replaced.close()  # its name is this one's now
         self._sealed[version] = segment
         return PublishedFile(str(path), manifest.chunk_digest(header), segment.size)
 
@@ -253,7 +176,7 @@ class VersionStore:
         path = self.path(policy_version)
         segment = self._sealed.pop(policy_version, None)
         if segment is None:
-            _unlink_unless_locked(path)
+            unlink_unless_locked(path)
             return
         spare = self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}"
         try:
@@ -295,6 +218,18 @@ class VersionStore:
         )
 
 
+def _rename(spare: FileSegment, path: Path) -> None:
+    """Give spare storage the name of a version that is to be written, unless somebody else writes it.
+
+    Raises: FileExistsError.
+    """
+    unlink_unless_locked(path)  # of a dead writer
+    if is_file(path):
+        raise FileExistsError(path)
+    spare.path.rename(path)
+    spare.path = path
+
+
 def path_of(directory: Path, policy_version: int) -> Path:
     """The path of a version in a folder, existing or not."""
     return directory / f"v{policy_version}.safetensors"
@@ -309,7 +244,7 @@ def versions_in(directory: Path) -> list[int]:
 def open_partial(directory: Path, policy_version: int) -> mmap.mmap:
     """Map a version that another process has begun, to write a part of it."""
     path = path_of(directory, policy_version).with_suffix(PARTIAL)
-    with open(path, "r+b", opener=_without_links) as file:
+    with open(path, "r+b", opener=without_links) as file:
         return mmap.mmap(file.fileno(), 0)
 
 
@@ -322,7 +257,7 @@ def map_file(path: Path) -> mmap.mmap:
     """
     if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
         raise WeightsError(f"{path} is no file. Expected a published version.")
-    with open(path, "rb", opener=_without_links) as file:
+    with open(path, "rb", opener=without_links) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if os.stat(path).st_ino != os.fstat(file.fileno()).st_ino:
@@ -356,43 +291,3 @@ def verify(mapped: mmap.mmap, digest: str, *, source: str) -> Layout:
             "changed. Pull again; if it happens twice, look at the disk and the memory."
         )
     return layout
-
-
-def _unlink_unless_locked(path: Path) -> None:
-    if path.is_symlink():  # not made by a writer of versions
-        path.unlink(missing_ok=True)
-        return
-    with (
-        contextlib.suppress(BlockingIOError, FileNotFoundError),
-        open(path, "rb", opener=_without_links) as file,
-    ):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-
-
-def _without_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
-
-
-def _create(path: Path, size: int) -> FileSegment:
-    """A new file; a dead writer's file of this name is removed first."""
-    _unlink_unless_locked(path)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _take_room(file, size)
-        return FileSegment(path, file, size)
-    except OSError:
-        os.close(file)
-        path.unlink(missing_ok=True)
-        raise
-
-
-def _take_room(file: int, size: int) -> None:
-    """Give a new file its blocks: a mapping beyond a full file system would be SIGBUS. Raises: OSError."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, size)
-        return
-    zeros = bytes(min(size, CHUNK_BYTES))  # macOS lacks that call
-    while size > 0:
-        size -= os.write(file, zeros[:size])

@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from protocol.errors import RunError, WeightsError
+from protocol.errors import BeingWritten, RunError, WeightsError
+from workers.weights import file_segment
 from workers.weights import store as store_module
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import VersionStore
-from workers.weights.tensors import layout_of, publish, read
+from workers.weights.tensors import layout_of, publish, read, write_whole
 
 
 @pytest.fixture
@@ -64,8 +65,9 @@ def test_equal_weights_have_equal_digests_and_others_do_not(store, tensors):
 def test_checksums_are_the_same_however_they_are_shared_among_threads(store, tensors, monkeypatch, run):
     alone = publish(store, 0, tensors)
     store.retire(0)
-    monkeypatch.setattr(store_module, "WRITTEN_RUN", run)
-    monkeypatch.setattr(store_module, "READ_RUN", run)
+    monkeypatch.setattr(file_segment, "WRITTEN_RUN", run)
+    for module in (file_segment, store_module):
+        monkeypatch.setattr(module, "READ_RUN", run)
     assert publish(store, 0, tensors).digest == alone.digest
     assert torch.equal(read(alone.location, alone.digest)["wide"], tensors["wide"])
 
@@ -151,6 +153,33 @@ def test_what_a_dead_writer_left_is_removed(store, tensors):
     other.clean()
     other.close()
     assert names(store) == []
+
+
+@pytest.mark.parametrize("has_spare", [False, True])
+def test_a_version_that_another_process_is_writing_is_left_to_it(store, tensors, has_spare):
+    """Also where storage is at hand: it would take the name of the other's file, which is never finished."""
+    other = VersionStore(store.directory)
+    if has_spare:
+        publish(other, 4, tensors)
+        other.retire(4)
+    segment = store.begin(layout_of(5, tensors))
+    with pytest.raises(BeingWritten, match=r"Version 5 is being written to .* by another process"):
+        other.begin(layout_of(5, tensors))
+    assert len(names(store)) == 1 + has_spare  # which is kept for another version
+    write_whole(store, segment, tensors)
+    published = store.seal(segment)
+    assert torch.equal(read(published.location, published.digest)["wide"], tensors["wide"])
+    assert other.find(5) == published
+    other.close()
+
+
+def test_a_version_that_is_published_again_takes_no_more_room(store, tensors):
+    for _ in range(2):
+        publish(store, 5, tensors)
+    open_files = len(os.listdir("/proc/self/fd"))
+    publish(store, 5, tensors)
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert names(store) == ["v5.safetensors"]
 
 
 def test_storage_of_another_size_is_not_kept(store, tensors):
