@@ -179,6 +179,24 @@ async def test_a_version_that_another_exchange_of_the_host_pulls_is_worth_anothe
     assert (await within(second.fetch(0, published.digest, [source.endpoint]))).location == there.location
 
 
+async def test_a_pull_that_nobody_waits_for_any_more_is_joined_by_the_next_one(
+    hosts: Hosts,  # noqa: F811
+    source: Source,  # noqa: F811
+) -> None:
+    """As after a cut link: the worker's next controller has it pull the same version."""
+    published, reader = hosts.store.find(0), hosts.add("reader")
+    assert published is not None
+    left = asyncio.ensure_future(reader.fetch(0, published.digest, [source.endpoint]))
+    await asyncio.to_thread(source.answer)  # with the header
+    left.cancel()
+    joined = asyncio.ensure_future(reader.fetch(0, published.digest, [source.endpoint]))
+    while len(source.asked) < CHUNKS:
+        await asyncio.to_thread(source.answer)
+    assert is_same(published, (await within(joined)).location)
+    await within(reader.retire(0))  # it answers still
+    assert sorted(source.asked) == list(range(CHUNKS))  # each once
+
+
 async def test_a_worker_that_cannot_keep_its_first_version_fails_itself_and_blames_no_source(
     hosts: Hosts,  # noqa: F811
     stand: Stand,

@@ -66,18 +66,25 @@ class EnginePace:
                 "long. The worker ends, and its responses go on elsewhere."
             )
 
-    async def until(self, task: "asyncio.Task[Any]") -> None:
-        """Take steps until this task is done. Raises: RunError if the engine hangs."""
-        task.add_done_callback(lambda _: self._stirred.set())
-        while not task.done():
-            await self._turn_or_rest()
+    async def until(
+        self, task: "asyncio.Task[Any]", *, over: Callable[[], bool] = lambda: False,
+        arrived: asyncio.Event | None = None,
+    ) -> None:  # fmt: skip
+        """Take steps until this task is done, or it is `over`, which is asked whenever something `arrived`.
+
+        Raises: RunError if the engine hangs.
+        """
+        arrived = arrived or self._stirred
+        task.add_done_callback(lambda _: arrived.set())
+        while not (task.done() or over()):
+            await self._turn_or_rest(arrived)
 
     async def settle(self) -> None:
         """Take everything that was sampled, and pause sampling until `go_on`. Raises: RunError."""
         if self._running is not None:
             self._running.pause()
             while not self._running.is_settled():
-                await self._turn_or_rest()
+                await self._turn_or_rest(self._stirred)
 
     def settle_now(self) -> None:
         """Like `settle`, but blocks the event loop. Raises: RunError."""
@@ -91,12 +98,12 @@ class EnginePace:
         if self._running is not None:
             self._running.resume()
 
-    async def _turn_or_rest(self) -> None:
+    async def _turn_or_rest(self, arrived: asyncio.Event) -> None:
         if self.is_due():
             await self.turn()
         else:
-            self._stirred.clear()
-            await self.rest(self._stirred)
+            arrived.clear()
+            await self.rest(arrived)
 
     def _stir(self) -> None:
         self._stirred.set()

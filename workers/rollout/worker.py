@@ -328,7 +328,9 @@ class RolloutWorker:
         started = time.monotonic()
         fetching = asyncio.create_task(self._fetch(pull), name="fetch")
         try:
-            await self._pace.until(fetching)
+            await self._pace.until(fetching, over=self._is_over, arrived=self._link.arrived)
+            if not fetching.done():
+                return  # cut or drained: the attempts must not wait for a source
             tensors, refused = fetching.result()
             await self._pace.settle()
             self._report_progress()  # under the version that sampled it
@@ -352,6 +354,9 @@ class RolloutWorker:
         pull_s = time.monotonic() - started
         logger.info("Version %d is loaded, in %.2f s.", pull.policy_version, pull_s)
         self._link.send(Pulled(pull.policy_version, pull.digest, pull_s, refused))
+
+    def _is_over(self) -> bool:
+        return self._is_draining or self._link.is_closed
 
     async def _fetch(self, pull: Pull) -> tuple[dict[str, Any], int]:
         """The tensors of a version, mapped and verified; and the number of chunks that came with errors."""

@@ -110,7 +110,7 @@ class WeightsExchangeProcess:
         return await asyncio.shield(self._endpoint)
 
     async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
-        """Pull a version to this host.
+        """Pull a version to this host. A pull that nobody waits for any more goes on, and can be joined.
 
         Raises: WeightsError if no source has it, SourcesUnreachable if none is reached, NoRoom if this host
         cannot keep it; as `start`.
@@ -119,9 +119,11 @@ class WeightsExchangeProcess:
         if policy_version in self._bases:  # retired here, and wanted again: its publisher decides
             self._bases.remove(policy_version)
             self._write({"free": [policy_version]})
-        future = self._pulls[policy_version] = asyncio.get_running_loop().create_future()
-        self._write({"pull": policy_version, "digest": digest, "sources": list(sources)})
-        return await future
+        if (future := self._pulls.get(policy_version)) is None:
+            future = self._pulls[policy_version] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda future: future.exception())  # nobody need wait
+            self._write({"pull": policy_version, "digest": digest, "sources": list(sources)})
+        return await asyncio.shield(future)
 
     async def retire(self, policy_version: int) -> list[int]:
         """Stop serving a version; returns the freed versions, removed unless the folder is the trainer's.

@@ -51,6 +51,7 @@ class CutLink(Link):
     def __init__(self, *orders: tuple[Message, tuple[bytes, ...]], words: int) -> None:
         self.arrived = asyncio.Event()
         self.said: list[Message] = []
+        self._closed = None
         self._orders, self._words, self._peer = list(orders), words, f"peer of {len(orders)} orders"
 
     @property
@@ -104,6 +105,36 @@ async def test_what_was_routed_behind_a_first_pull_that_failed_ends_with_the_lin
     assert not worker._engine.is_busy()  # nobody may be told of it any more
     assert worker.handover() is None
     assert await say_over(worker, CutLink(words=1)) == [Ready(0, 4, 1000)]
+
+
+@pytest.mark.parametrize("how", ["cut", "drained"])
+async def test_a_pull_that_takes_long_is_left_when_the_link_is_cut_or_the_worker_drained(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    worker, link = (
+        make_worker(monkeypatch, can_pull=True),
+        CutLink(ROUTE, PULL, words=1 if how == "cut" else 10**9),
+    )
+
+    async def fetch(pull: Pull) -> tuple[dict[str, object], int]:
+        asyncio.get_running_loop().call_soon(end)
+        await asyncio.Event().wait()  # for a source that does not answer
+        raise AssertionError
+
+    def end() -> None:
+        if how == "cut":
+            link.cut("It is gone.")
+        else:
+            worker.drain()
+
+    monkeypatch.setattr(worker, "_fetch", fetch)
+    if how == "cut":
+        await asyncio.wait_for(say_over(worker, link), 10.0)
+    else:
+        await asyncio.wait_for(worker.run(link), 10.0)
+        assert isinstance(link.said[-1], Generated)
+        assert link.said[-1].endings == ("interrupt",)
+    assert not any(isinstance(word, PullFailed) for word in link.said)
 
 
 async def test_what_runs_under_weights_that_were_pulled_goes_on_without_a_link(

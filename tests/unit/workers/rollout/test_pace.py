@@ -93,6 +93,7 @@ class ToldLink(Link):
         self.arrived, self.stirred = asyncio.Event(), stirred
         self.said: list[tuple[Message, tuple[bytes, ...]]] = []
         self.orders: deque[tuple[Message, tuple[bytes, ...]]] = deque()
+        self._closed = None
 
     def order(self, message: Message, *frames: bytes) -> None:
         self.orders.append((message, frames))
