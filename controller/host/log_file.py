@@ -1,15 +1,24 @@
-"""logs/controller.log of a run, readable only by the run's user, as it quotes prompts and responses."""
+"""Logs of a run: the controller's, and those of its processes.
+
+Only the run's user may read them, as they quote prompts and responses.
+"""
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from io import TextIOWrapper
 from pathlib import Path
+from typing import IO
 
-from protocol.files import for_owner_only
+from protocol.files import exists, for_owner_only
+from protocol.plain_text import plain
 from protocol.stacks import dump_on_signal
+
+LAST_WORDS_LINES = 15
+LAST_WORDS_BYTES = 8192
 
 
 class OwnersLog(logging.FileHandler):
@@ -34,6 +43,33 @@ class OwnersLog(logging.FileHandler):
         """Close it; what a full disk did not take is lost, as `handleError` has told."""
         with suppress(OSError):
             super().close()
+
+
+class ProcessLog:
+    """The log of one process, in a file that may begin with the logs of its predecessors."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin = path.stat().st_size if exists(path) else 0
+
+    def open(self) -> IO[bytes]:
+        """Open it for appending; readable only by the run's user, as it quotes prompts and responses.
+
+        A folder of logs that was removed under the run is made again: no worker fails for want of it.
+        """
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        return open(self.path, "ab", opener=for_owner_only)
+
+    def last_words(self) -> str:
+        """The end of it, or why that cannot be read."""
+        try:
+            with open(self.path, "rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._begin, end - LAST_WORDS_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            return f"(its log cannot be read: {error})"
+        return plain("\n".join(lines[-LAST_WORDS_LINES:]))
 
 
 _run_of_context: ContextVar[object] = ContextVar("run of this log", default=None)

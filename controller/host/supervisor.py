@@ -24,19 +24,16 @@ from typing import IO
 from controller.config.devices.gpu_shares import gpu_shares
 from controller.core.events import WorkerExited
 from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
+from controller.host.log_file import ProcessLog
 from controller.siblings import packages_to_install
 from protocol.errors import RunError
-from protocol.files import exists, for_owner_only
 from protocol.importing import python_path
 from protocol.machine.visible_gpus import visible_gpus
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
-from protocol.plain_text import plain
 from protocol.settings import WorkerSettings
 from protocol.wire.descriptors import RETRY_S, are_spent
 
-LAST_WORDS_LINES = 15
-LAST_WORDS_BYTES = 8192
 CANNOT_START = 127  # exit code for a process that the system would not start, as shells have it
 NO_ROOM = (errno.EAGAIN, errno.ENOMEM)  # for another process, now
 MORE_FILES = "Allow more open files (`ulimit -n`)."
@@ -47,6 +44,7 @@ MORE_OF = {
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
 FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
 MAX_LINE_BYTES = 1 << 20
+LAST_LINES_S = 5.0  # in which what a factory has written is read, once it has ended
 # -P: a folder of the user's that is called `workers` must not hide ours
 HOST = (sys.executable, "-P", "-m", "workers.host")
 PREPARE = (sys.executable, "-P", "-m", "workers.models.prepare")
@@ -58,38 +56,12 @@ Progress = Callable[[float, str], None]
 logger = logging.getLogger("staleflow.supervisor")
 
 
-class _Log:
-    """The log of one process, in a file that may begin with the logs of its predecessors."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._begin = path.stat().st_size if exists(path) else 0
-
-    def open(self) -> IO[bytes]:
-        """Open it for appending; readable only by the run's user, as it quotes prompts and responses.
-
-        A folder of logs that was removed under the run is made again: no worker fails for want of it.
-        """
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        return open(self.path, "ab", opener=for_owner_only)
-
-    def last_words(self) -> str:
-        try:
-            with open(self.path, "rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(self._begin, end - LAST_WORDS_BYTES))
-                lines = file.read().decode(errors="replace").splitlines()
-        except OSError as error:
-            return f"(its log cannot be read: {error})"
-        return plain("\n".join(lines[-LAST_WORDS_LINES:]))
-
-
 class _Worker:
     """The processes of one worker: one, or the ranks of a trainer."""
 
     def __init__(self) -> None:
         self.processes: list[Process | ForkedProcess] = []
-        self.endings: list[tuple[int, _Log]] = []  # in the order in which they ended
+        self.endings: list[tuple[int, ProcessLog]] = []  # in the order in which they ended
         self.is_doomed = False
         self._held: socket.socket | None = None
 
@@ -113,7 +85,7 @@ class _Worker:
         for process in self.processes:
             _kill_session(process)
 
-    async def watch(self, process: Process | ForkedProcess, log: _Log) -> None:
+    async def watch(self, process: Process | ForkedProcess, log: ProcessLog) -> None:
         code = await process.wait()
         self.endings.append((code, log))
         if code:
@@ -207,7 +179,7 @@ class Supervisor:
         `on_progress(fraction, text)` is called for its `progress <fraction> <text>` lines.
         Raises: RunError with the end of its log if it fails.
         """
-        log = _Log(self._logs / "prepare.log")
+        log = ProcessLog(self._logs / "prepare.log")
         arguments = ["--factory", factory, "--directory", str(directory), "--seed", str(seed)]
         arguments += ["--private"] if self._settings.is_private else []
         environment = self._environment(self._settings.trainer.threads)
@@ -218,18 +190,22 @@ class Supervisor:
                     [*self._prepare, *arguments], environment, output=saying, error=file,
                     is_forked="trainer" in self._forked,
                 )  # fmt: skip
+            reading = asyncio.create_task(_take_lines(said, file, on_progress), name="read the factory")
+            ending = asyncio.create_task(process.wait(), name="wait for the factory")
             try:
-                async for line in _lines(said):
-                    if report := PROGRESS.fullmatch(line.decode(errors="replace").rstrip()):
-                        on_progress(float(report[1]), report[2])
-                    else:
-                        file.write(line)
-                        file.flush()
-                code = await process.wait()
+                await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done() or reading.exception() is None:
+                    await asyncio.wait({ending})
+                    _kill_session(process)  # what it has started may hold the pipe open
+                    await asyncio.wait({reading}, timeout=LAST_LINES_S)
             finally:
                 _kill_session(process)
-                await process.wait()
+                reading.cancel()
+                await asyncio.wait({reading, ending})
                 remove_unfinished(directory)
+            if not reading.cancelled():
+                reading.result()
+        code = ending.result()
         if code:
             way = packages_to_install() or "Mend the factory, or set model.path to an existing model"
             raise RunError(
@@ -269,7 +245,7 @@ class Supervisor:
 
     def _commands(
         self, worker: _Worker, name: str, role: Role
-    ) -> list[tuple[_Log, list[str], dict[str, str]]]:
+    ) -> list[tuple[ProcessLog, list[str], dict[str, str]]]:
         """For each process of a worker: its log, its arguments and its environment."""
         threads = {"rollout": self._settings.rollout.threads, "trainer": self._settings.trainer.threads}
         arguments = [self._endpoint, "--role", role, "--name", name]
@@ -278,7 +254,7 @@ class Supervisor:
         environment |= {} if role in self._forked else self._gpus.environment(role, name)
         ranks = self._settings.trainer.ranks if role == "trainer" else 1
         if ranks == 1:
-            return [(_Log(self._logs / f"{name}.log"), arguments, environment)]
+            return [(ProcessLog(self._logs / f"{name}.log"), arguments, environment)]
         environment |= {
             "WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
@@ -286,7 +262,7 @@ class Supervisor:
         }
         return [
             (
-                _Log(self._logs / (f"{name}.rank{rank}.log" if rank else f"{name}.log")),
+                ProcessLog(self._logs / (f"{name}.rank{rank}.log" if rank else f"{name}.log")),
                 arguments,
                 environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             )
@@ -296,7 +272,7 @@ class Supervisor:
     async def _start(
         self,
         worker: _Worker,
-        log: _Log,
+        log: ProcessLog,
         arguments: list[str],
         environment: dict[str, str],
         *,
@@ -371,6 +347,16 @@ class Supervisor:
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }  # fmt: skip
+
+
+async def _take_lines(said: IO[bytes], log: IO[bytes], on_progress: Progress) -> None:
+    """Tell the progress that a factory says; all its other lines go to its log."""
+    async for line in _lines(said):
+        if report := PROGRESS.fullmatch(line.decode(errors="replace").rstrip()):
+            on_progress(float(report[1]), report[2])
+        else:
+            log.write(line)
+            log.flush()
 
 
 async def _lines(pipe: IO[bytes]) -> AsyncIterator[bytes]:

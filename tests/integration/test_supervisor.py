@@ -12,6 +12,7 @@ import pytest
 
 import install
 from controller.core.events import WorkerExited
+from controller.host import supervisor
 from controller.host.supervisor import CANNOT_START
 from protocol.errors import RunError
 from tests.support.ends import has_ended
@@ -271,6 +272,30 @@ async def test_a_model_that_cannot_be_made_fails_with_the_end_of_its_log(tmp_pat
             await s.supervisor.prepare_model(
                 factory="f.py:make", directory=tmp_path / "model", seed=7, on_progress=lambda *at: None
             )
+
+
+@pytest.mark.parametrize("session", [False, True])
+async def test_a_factory_that_fails_is_told_of_though_what_it_has_started_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: bool
+) -> None:
+    """It holds the pipe open, whose end is not waited for; the last lines are read."""
+    monkeypatch.setattr(supervisor, "LAST_LINES_S", 0.2 if session else LIMIT_S)  # else it is killed with it
+    started = f"subprocess.Popen(['sleep', '600'], start_new_session={session}).pid"
+    (tmp_path / "prepare.py").write_text(
+        f"import subprocess\nprint('progress 0.5', {started}, flush=True)\n"
+        "raise SystemExit('no space for it')\n"
+    )
+    heard: list[str] = []
+    async with asyncio.timeout(LIMIT_S), stage(tmp_path) as s:
+        with pytest.raises(RunError, match=r"(?s)f.py:make ended with code 1.*no space for it"):
+            await s.supervisor.prepare_model(
+                factory="f.py:make",
+                directory=tmp_path / "model",
+                seed=7,
+                on_progress=lambda _, text: heard.append(text),
+            )
+    if session:
+        os.kill(int(heard[0]), signal.SIGKILL)
 
 
 async def test_a_worker_whose_log_was_moved_away_is_an_exit_like_any_other(tmp_path: Path) -> None:
