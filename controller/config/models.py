@@ -53,8 +53,8 @@ class RunSettings(Section):
     (`RUN/checkpoints/step_20`) of another run: begin from its weights, at version 0."""
     durability: Literal["off", "process", "power"] = "process"
     """Failures that the run survives: `process`, the kill of any process; `power`, also the loss of the
-    machine, at the price of one disk sync per group of events and per published version; `off`, none: no
-    run.db is written, so there is no resume, replay or story."""
+    machine, at the price of one disk sync per group of events; `off`, none: no run.db is written, so there is
+    no resume, replay or story."""
     journal: Literal["full", "compact"] = "full"
     """`compact` deletes events that two snapshots cover, so that run.db stays small in a run of weeks;
     `replay` and `story` then begin there. `full` keeps about 100 bytes per event."""
