@@ -7,6 +7,7 @@ directory may give orders, and the journal has each order with its user and reas
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +16,16 @@ import yaml
 
 from controller.cli.command_line import Run
 from controller.cli.say import say
-from controller.view.orders import ask, operator, order_of
-from protocol.errors import ConfigError
-from protocol.files import is_file
+from controller.view.orders import ask, is_left_behind, no_controller, operator, order_of
+from protocol.errors import ConfigError, NoAnswer
+from protocol.files import is_dir, is_file
 from protocol.importing import python_path
 from protocol.messages import DrainWorker, Role
+from protocol.wire.endpoints import find_endpoint
 from protocol.wire.security import ROLES, make_keys
 from protocol.wire.security import revoke as revoke_key
+
+WAIT_S, LOOK_S = 60.0, 0.2  # as long as a worker waits for an answer
 
 
 def attach(
@@ -35,11 +39,26 @@ def attach(
     key: Annotated[str | None, typer.Option(metavar="FILE", help="Key made by `keygen`.")] = None,
 ) -> None:
     """Start a worker here, for a run whose controller is elsewhere."""
+    _wait_for_controller(address)
     words = [sys.executable, "-P", "-m", "workers.host", address, *(overrides or []), "--role", role]
     words += ["--name", name] if name else []
     words += ["--key", key] if key else []
     sys.stdout.flush()
     os.execve(sys.executable, words, os.environ | {"PYTHONPATH": python_path()})
+
+
+def _wait_for_controller(address: str) -> None:
+    """Wait a while for the controller of a run directory: the address in it may lead to that of another run.
+
+    Raises: NoAnswer.
+    """
+    until = time.monotonic() + WAIT_S
+    while is_dir(address) and is_file(Path(address) / "address"):
+        if not is_left_behind(address, find_endpoint(address)[0]):
+            return
+        if time.monotonic() >= until:
+            raise NoAnswer(no_controller(address))
+        time.sleep(LOOK_S)
 
 
 def keygen(

@@ -4,6 +4,7 @@ Invariant: a process is taken for the controller only if it wrote the file: afte
 given the same pid to another process, which must be neither signalled nor waited for.
 """
 
+import fcntl
 import os
 from pathlib import Path
 from typing import IO
@@ -70,6 +71,25 @@ def controller_of(run: Path) -> int | None:
     except (OSError, ValueError, OverflowError):
         return None
     return pid if is_there and (not started or started == [started_at(pid)]) else None
+
+
+def is_held(run: Path) -> bool:
+    """Whether a controller of this machine holds the run; in another container, its pid would not tell."""
+    if controller_of(run) is not None:
+        return True
+    try:
+        lock = os.open(lock_of(run.resolve()), os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:  # there is none, as beside a copy of a run
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(lock)
+    return False
 
 
 def in_use(run: Path, owner: int | str) -> str:

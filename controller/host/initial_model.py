@@ -6,6 +6,7 @@ each worker once, so that no worker can stall the loop or fill memory by asking.
 """
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from typing import NamedTuple
 from controller.config.models import Config
 from controller.data.initial_weights import initial_weights
 from controller.host.daemon_thread import in_daemon_thread
-from controller.host.run_directory import RunDirectory, origin_of
+from controller.host.run_directory import RunDirectory
 from controller.host.supervisor import Supervisor
+from protocol.files import is_file
 from protocol.ids import PeerId
 from protocol.messages import ModelFiles
 from protocol.model_files import digest_of, read_model_files, vocabulary_of
@@ -70,7 +72,7 @@ class InitialModel:
 
         Raises: RunError if the factory fails; OSError if the disk does."""
         factory = self._model.factory
-        if factory is not None and not self._run.has_model(origin_of(factory, self._seed)):
+        if factory is not None and not self._run.has_model(_origin_of(factory, self._seed)):
             await supervisor.prepare_model(
                 factory=factory, directory=self._run.model, seed=self._seed, on_progress=self._on_progress
             )
@@ -125,3 +127,10 @@ class InitialModel:
         waiting, self._waiting = self._waiting, []
         for peer in waiting:
             self._server.send(peer, *files)
+
+
+def _origin_of(factory: str, seed: int) -> str:
+    """The origin of a prepared model: the factory, a digest of its file if it has one, and the seed."""
+    file = Path(factory.rpartition(":")[0])
+    source = hashlib.sha256(file.read_bytes()).hexdigest() if is_file(file) else ""
+    return json.dumps({"factory": factory, "source": source, "seed": seed}) + "\n"

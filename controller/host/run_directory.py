@@ -51,6 +51,7 @@ class RunDirectory:
         self._evaluations: IO[str] | None = None
         self._has_journal = False  # whether run.db was seen
         self._is_locked = False
+        self._ended = ""  # summary.json of the run that is to go on, until that has ended again
         self._socket_dir: Path | None = None
         self._socket: Path | None = None
         self._hold: IO[bytes] | None = None
@@ -101,7 +102,9 @@ class RunDirectory:
                 self._write_atomically(EVALUATIONS, _joined(map(json.dumps, evaluations)))
             else:
                 (self.path / EVALUATIONS).unlink(missing_ok=True)
-            (self.path / "summary.json").unlink(missing_ok=True)
+            if exists(summary := self.path / "summary.json"):
+                self._ended = summary.read_text()
+                summary.unlink()
             self._open()
 
     def set_aside(self, name: str) -> Path | None:
@@ -227,6 +230,7 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json; it is complete or does not exist."""
+        self._ended = ""
         self._write_atomically("summary.json", json.dumps(summary, indent=2) + "\n")
 
     def write_status(self, text: str) -> None:
@@ -234,7 +238,13 @@ class RunDirectory:
         self._write_atomically("status.json", text, is_synced=False)
 
     def close(self) -> None:
-        """Remove what must not outlive the run, and release the lock."""
+        """Remove what must not outlive the run, and release the lock.
+
+        The summary of a run that was to go on, and did not begin, stands again.
+        """
+        with suppress(OSError):
+            if self._ended:
+                self._write_atomically("summary.json", self._ended)
         for path in (self.path / "address", self.local_key):
             with suppress(OSError):  # a disk that refuses has ended the run; the next one removes it
                 path.unlink(missing_ok=True)
@@ -388,10 +398,3 @@ def _folder(config: Config) -> Path:
             "SQLite opens no longer one. Set run.dir to a shorter folder."
         )
     return own_place(folder)
-
-
-def origin_of(factory: str, seed: int) -> str:
-    """The origin of a prepared model: the factory, a digest of its file if it has one, and the seed."""
-    file = Path(factory.rpartition(":")[0])
-    source = hashlib.sha256(file.read_bytes()).hexdigest() if is_file(file) else ""
-    return json.dumps({"factory": factory, "source": source, "seed": seed}) + "\n"

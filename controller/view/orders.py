@@ -14,12 +14,12 @@ from typing import get_args
 import yaml
 
 from controller.config.yaml_file import read_yaml
-from controller.durability.holder import controller_of
+from controller.durability.holder import is_held
 from protocol.errors import ConfigError, NoAnswer
 from protocol.files import is_dir
 from protocol.messages import Action, Close, Control, DrainWorker, Message
 from protocol.wire.connection import Connection
-from protocol.wire.endpoints import find_endpoint
+from protocol.wire.endpoints import find_endpoint, is_loopback
 from protocol.wire.security import load_worker_key
 from protocol.wire.sockets import Frames
 
@@ -75,6 +75,8 @@ def _as_json(assignment: str) -> str:
 async def ask(run: str, message: Message) -> str:
     """Send an order; returns the answer. Raises: NoAnswer; ConfigError without a run, or if it is refused."""
     endpoint, key = find_endpoint(run)
+    if is_left_behind(run, endpoint):
+        raise NoAnswer(no_controller(run))
     answer: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
 
     def on_message(message: Message, frames: Frames) -> None:
@@ -100,13 +102,27 @@ async def ask(run: str, message: Message) -> str:
     return close.reason
 
 
+def is_left_behind(run: str, endpoint: str) -> bool:
+    """Whether a killed run has left the endpoint in its directory, or this is the copy of a run.
+
+    Another run may listen there. `endpoint`: by `find_endpoint`; one of another machine is believed.
+    """
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+    return is_dir(run) and (endpoint.startswith("ipc://") or is_loopback(host)) and not is_held(Path(run))
+
+
+def no_controller(run: str) -> str:
+    """What to do about a run directory without a controller."""
+    return (
+        f"No controller is at work on {run} here: `launch.py status {run}` says how the run stands, and the "
+        "command that started it goes on with it."
+    )
+
+
 def _where_it_is(run: str) -> str:
     """What to do about a controller that does not answer. `run`: a directory, or an endpoint."""
-    if is_dir(run) and controller_of(Path(run)) is None:
-        return (
-            f"None is at work on {run} here: `launch.py status {run}` says how the run stands, and "
-            "the command that started it goes on with it."
-        )
+    if is_dir(run) and not is_held(Path(run)):
+        return no_controller(run)
     return "If it is at work, `launch.py stacks` of the run says where it stands."
 
 

@@ -14,6 +14,7 @@ from controller.core.core import Core
 from controller.core.state.views.snapshot import Alarm
 from controller.host.health.loop_lag import WINDOW_S, Lag, LoopLag
 from controller.host.health.slow_strategies import SlowStrategies
+from protocol.files import exists
 
 LATE_S, IN_TIME_S = 1.0, 0.5  # for a twentieth of the time
 FULL_BYTES, ROOMY_BYTES = 5e9, 6e9
@@ -74,6 +75,10 @@ class OwnHealth:
         return told, [*self._strategies.look(), *own, *self._removed()]
 
     def _removed(self) -> list[Alarm]:
+        if not exists(self._folder):
+            evidence = f"{self._folder}, the run's folder, was removed or renamed"
+            remedy = "Give it its name back: else the run ends as soon as it is to write of a step."
+            return [Alarm("folder", "controller", evidence, remedy)]
         if (socket := self._lost_socket()) is None:
             return []
         evidence = f"{socket}, where workers attach, was removed"

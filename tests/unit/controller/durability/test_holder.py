@@ -1,10 +1,11 @@
 """Who holds a run: the process that wrote its lock file, and no other that has got its number since."""
 
+import fcntl
 import os
 
 import pytest
 
-from controller.durability.holder import controller_of, lock_of, mark, own_place, started_at
+from controller.durability.holder import controller_of, is_held, lock_of, mark, own_place, started_at
 from protocol.errors import ConfigError
 
 
@@ -43,6 +44,21 @@ def test_a_number_that_another_process_has_got_since_names_nobody(tmp_path):
     run = tmp_path / "run"
     lock_of(run).write_text(f"{os.getpid()} {int(started_at(os.getpid())) - 1}")
     assert controller_of(run) is None
+
+
+def test_a_run_is_held_while_its_lock_is_whatever_pid_stands_there(tmp_path):
+    """That of a controller in another container names nobody here, or somebody else."""
+    run = tmp_path / "run"
+    assert not is_held(run), "there is no lock"
+    lock_of(run).write_text("999999999 17")
+    assert not is_held(run)
+    with lock_of(run).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert controller_of(run) is None
+        assert is_held(run)
+    assert not is_held(run)
+    lock_of(run).write_text(mark())
+    assert is_held(run)
 
 
 def test_a_process_of_another_user_holds_its_run(tmp_path, monkeypatch):

@@ -170,6 +170,21 @@ def test_a_run_that_goes_on_with_versions_elsewhere_leaves_none_where_they_were(
     directory.close()
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_how_a_run_ended_stands_until_it_ends_again(tmp_path: Path, goes_on: bool) -> None:
+    """A start that is refused, or interrupted before the run goes on, has changed nothing."""
+    (tmp_path / "run").mkdir()
+    Store(tmp_path / "run" / "run.db").close()
+    (tmp_path / "run" / "summary.json").write_text('{"reason": "Ctrl-C."}')
+    with closing(RunDirectory(config(tmp_path))) as directory:
+        directory.go_on([], [], "auto")
+        assert not (directory.path / "summary.json").exists()
+        if goes_on:
+            directory.write_summary({"reason": "All steps are made."})
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told == {"reason": "All steps are made." if goes_on else "Ctrl-C."}
+
+
 def test_older_runs_are_set_aside_under_the_next_number(tmp_path: Path) -> None:
     for number in range(3):
         directory = RunDirectory(config(tmp_path))

@@ -80,6 +80,21 @@ async def test_a_socket_that_was_removed_is_named_with_what_it_means(tmp_path):
     )
 
 
+@pytest.mark.parametrize("bind", ["auto", "tcp://127.0.0.1:0"])
+async def test_a_run_whose_folder_was_renamed_asks_for_its_name_back(tmp_path, bind):
+    directory = RunDirectory(Config.model_validate({"run": {"dir": str(tmp_path)}}))
+    core = Core(Config(), load_strategies(Config()))
+    with closing(directory), OwnHealth(directory.path, lambda: core, directory.lost_socket) as health:
+        directory.endpoint(bind)
+        directory.path.rename(tmp_path / "other")
+        (alarm,) = [alarm for alarm in health.look()[1] if alarm.name in ("folder", "socket")]
+        (tmp_path / "other").rename(directory.path)
+    assert alarm.in_words() == (
+        f"folder (controller): {directory.path}, the run's folder, was removed or renamed. Give it its name "
+        "back: else the run ends as soon as it is to write of a step."
+    )
+
+
 @pytest.mark.parametrize(("bind", "is_file"), [("tcp://127.0.0.1:0", False), ("ipc://FOLDER/here", True)])
 def test_a_socket_of_ones_own_is_looked_for_where_it_is_a_file(tmp_path, bind, is_file):
     with closing(RunDirectory(Config.model_validate({"run": {"dir": str(tmp_path)}}))) as directory:
