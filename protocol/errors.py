@@ -38,6 +38,10 @@ class PluginError(RunError):
     """A function of the user's raised, or answered what cannot be; names the key, the file and the line."""
 
 
+class NotFinite(RunError):
+    """Optimizer steps in a row were not finite: another trainer would get the same batch, and fail alike."""
+
+
 class RankLost(RunError):
     """Another rank of the trainer was lost, and left no word why."""
 

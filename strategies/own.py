@@ -162,7 +162,7 @@ def cap_and_mu(answer: Foreign, arguments: Arguments) -> tuple[float, float]:
     pair = cast("tuple[Foreign, ...]", answer) if isinstance(answer, tuple) else ()
     if len(pair) != 2:
         raise Unusable(", which is no pair of numbers")
-    cap, mu = map(_number, pair)
+    cap, mu = _number(pair[0]), _number(pair[1])  # a compiled core loses what `map` raises
     if not (1 <= cap < float("inf") and 0 <= mu <= 1):
         raise Unusable("; a cap is 1 or more and finite, a mu from 0 to 1")
     return float(cap), float(mu)

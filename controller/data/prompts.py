@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from controller.config.models import Config
 from controller.data.fingerprints import Fingerprint
 from controller.data.formats import EXPECTED, format_of, open_table
+from controller.data.iterables import why_no_rows
 from controller.data.rows import RowShape, UnusableRow
 from controller.data.tables import Table
+from protocol.blame import where
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 
@@ -171,6 +173,8 @@ class PromptSource:
             for row in _in_words(iterable):
                 number += 1
                 yield f"prompt {number} of the iterable", row
+            if not number:
+                raise ConfigError("`prompts` has no rows; expected at least one.")
             if number == before or iter(iterable) is iterable:
                 return
 
@@ -183,6 +187,8 @@ class PromptSource:
                 rows = make(seed=self._seed + epoch)
             except (Exception, SystemExit) as error:  # whatever the user's code raises
                 raise _failed(error) from error
+            if problem := why_no_rows(rows):
+                raise ConfigError(f"data.path: {where(make)} returned {problem}")
             for row in _in_words(rows):
                 number += 1
                 yield f"prompt {number} of {self._data.path}", row

@@ -78,7 +78,7 @@ def test_rank_0_writes_out_what_is_not_finite_before_the_others_leave(prepared, 
     _, file, model_directory = prepared("nan", loss=f"{tmp_path}/mine.py:loss", minibatches=1)
     ended = run_ranks(model_directory, "train", (file, 2))
     told = ended.stderr.rpartition("[rank0]: ")[2]
-    assert told.startswith("protocol.errors.RunError: 3 optimizer steps in a row were not finite")
+    assert told.startswith("protocol.errors.NotFinite: 3 optimizer steps in a row were not finite")
     assert (tmp_path / "nan" / "not_finite" / "version_2" / "batch.npz").exists()
 
 

@@ -20,7 +20,7 @@ CONTROLLER = {
     "config": set(),
     "core": {"config"},
     "data": {"config"},
-    "given": {"config"},
+    "given": {"config", "data"},
     "check": {"compiled", "config", "data"},
     "compiled": set(),
     "durability": {"config", "core", "siblings"},

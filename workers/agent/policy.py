@@ -19,6 +19,7 @@ from protocol.rewards.scalars import plain_number
 from workers.agent.saved_state import pack, unpack
 
 MAX_METRICS = 64
+OWN_METRICS = "forks/"  # begin of names that the engine has metrics of
 MAX_LOG_CHARS = 16_000  # of what an episode logs
 CUT = "... (more than an episode may say)"
 MOST = 2**31 - 1
@@ -333,11 +334,16 @@ class AgentPolicy(PolicyCalls):
         return place
 
     def metric(self, name: str, value: float) -> None:
-        """Note a metric; its mean over episodes is reported. Raises: ValueError if it is not a number."""
+        """Note a metric; its mean over episodes is reported. Of several calls with one name the last counts.
+
+        Raises: ValueError if it is not a number, or the name is not free.
+        """
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 80:
             raise ValueError(
                 f"policy.metric: the name is {name!r:.90}; expected 1 to 80 printable characters."
             )
+        if name.startswith(OWN_METRICS):
+            raise ValueError(f"policy.metric: the name is {name!r:.90}; the engine has such metrics.")
         if name not in self.notes.metrics and len(self.notes.metrics) >= MAX_METRICS:
             raise ValueError(
                 f"policy.metric: {name!r} is one more than the {MAX_METRICS} that an episode has."

@@ -22,7 +22,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from protocol.errors import ConfigError, NoAnswer, PluginError, RunError, StaleFlowError, first_cause
+from protocol.errors import (
+    ConfigError,
+    NoAnswer,
+    NotFinite,
+    PluginError,
+    RunError,
+    StaleFlowError,
+    first_cause,
+)
 from protocol.files import OTHERS
 from protocol.importing import cannot_import, hide_torch, put_users_first
 from protocol.messages import Attach, Detach, Role, WorkerFailed
@@ -47,6 +55,7 @@ ATTEMPT_S = 5.0  # for the first attempt, before the address is looked up again;
 LONGEST_ATTEMPT_S = 20.0  # five round trips of a slow network, which a short attempt would never finish
 HANDOVER_S = 10.0  # in which a local rollout worker writes its unfinished work
 MOST_NAME_CHARS = 200  # that a controller takes
+FINAL = PluginError | NotFinite  # the next life of the worker would fail alike
 RETRY_S = 1.0  # between two attempts to find a controller again
 
 
@@ -195,7 +204,7 @@ class _Host:
                 return self._after(error, link)
             reason = _in_words(role, error, raised)
             with contextlib.suppress(StaleFlowError):  # the controller may be gone too; the log has it all
-                link.send(WorkerFailed(begin_and_end(reason), is_final=isinstance(error, PluginError)))
+                link.send(WorkerFailed(begin_and_end(reason), is_final=isinstance(error, FINAL)))
                 await link.flush(FLUSH_S)
             return 1
         finally:

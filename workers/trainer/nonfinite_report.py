@@ -13,7 +13,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from protocol.errors import RunError
+from protocol.errors import NotFinite, RunError
 from protocol.messages import Train
 from workers.trainer.batch import TrainBatch
 from workers.trainer.ranks import Ranks
@@ -65,11 +65,11 @@ class Skipped:
         return len(self._steps) >= MAX_SKIPPED_STEPS
 
     def give_up(self, train: Train, *, batch: TrainBatch, flat: TokenBatch, ranks: Ranks) -> NoReturn:
-        """Write the batch to disk, on rank 0, which the others outlast. Raises: RunError with the folder."""
+        """Write the batch to disk, on rank 0, which the others outlast. Raises: NotFinite with the folder."""
         path = self._directory / f"version_{train.train_version}"
         if ranks.rank == 0:
             write_study(path, train, batch=batch, flat=flat, seen=self._steps)
-        error = RunError(
+        error = NotFinite(
             f"{len(self._steps)} optimizer steps in a row were not finite, the last of {self._last}. "
             f"Expected finite numbers. The batch lies in {path} for study; lower `trainer.lr`, or look there "
             "for what the loss was given, and resume from the newest checkpoint."

@@ -95,7 +95,7 @@ def test_idle_instances_have_all_to_gain_and_full_ones_less():
 @pytest.mark.parametrize("answer", [16.0, (16.0,), (0, 0.1), (16.0, 1.5), (float("inf"), 0.1), ("16", 0.1)])
 def test_a_rule_of_the_users_answers_a_cap_and_a_mu_in_their_limits(answer):
     rule = hold("pacing", lambda step: answer)
-    with pytest.raises(PluginError, match=r"staleness\.pacing: .* expected \(cap, mu\)"):
+    with pytest.raises(PluginError, match=r"staleness\.pacing: .* answered .* expected \(cap, mu\)"):
         rule(step(START))
 
 

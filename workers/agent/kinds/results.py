@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from protocol.messages import Earned
+from protocol.messages import MAX_REWARD, Earned
 from workers.agent.policy import Notes, finite
 
 
@@ -58,8 +58,8 @@ def reward_of(result: Any, notes: Notes) -> EpisodeReward:
         return EpisodeReward(finite(result, "The end of the episode"), "end")
     except ValueError:
         raise BadResult(
-            f"The agent returned {result!r:.120} of type {type(result).__name__}; expected a finite number, "
-            "a mapping with `score`, or None."
+            f"The agent returned {result!r:.120} of type {type(result).__name__}; expected a finite number "
+            f"of at most {MAX_REWARD:g} in size, a mapping with `score`, or None."
         ) from None
 
 

@@ -8,6 +8,7 @@ whatever the loss returns or raises.
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import wraps
 from typing import Any
 
@@ -155,12 +156,17 @@ def _held(function: Any) -> Loss:
 
     @wraps(function)
     def loss(tokens: Tokens) -> Any:
+        given = _tensors(tokens)
+        before = [tensor._version for _, tensor in given]
         try:
             result = function(tokens)
         except (Exception, SystemExit) as error:  # whatever the user's code raises
             if is_of_memory(error):
                 raise
             raise _failure(f"{where(function, error)} raised {what(error)}", tokens) from error
+        for (name, tensor), version in zip(given, before, strict=True):
+            if tensor._version != version:  # what is computed with it later would be wrong
+                raise _failure(f"{where(function)} has changed `tokens.{name}` in place", tokens)
         parts: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         if (isinstance(result, tuple) and len(parts) != 2) or not all(
             isinstance(part, torch.Tensor) for part in parts
@@ -174,6 +180,11 @@ def _held(function: Any) -> Loss:
         return result
 
     return loss
+
+
+def _tensors(tokens: Tokens) -> list[tuple[str, torch.Tensor]]:
+    all_fields = ((field.name, getattr(tokens, field.name)) for field in fields(tokens))
+    return [(name, value) for name, value in all_fields if isinstance(value, torch.Tensor)]
 
 
 def _failure(how: str, tokens: Tokens) -> PluginError:

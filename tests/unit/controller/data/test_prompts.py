@@ -148,6 +148,29 @@ def test_a_function_is_called_anew_for_each_pass_with_another_seed(tmp_path: Pat
     assert source.is_end
 
 
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("def prompts(*, seed):\n    return 5", "5 of type int; expected an iterable of rows"),
+        ("def prompts(*, seed):\n    return 'a.jsonl'", "of type str; expected .* is named by data.path"),
+        ("async def prompts(*, seed):\n    yield {}", "type async_generator; .* `async def` cannot give"),
+    ],
+)
+def test_a_function_that_returns_no_rows_is_named(tmp_path: Path, how: str, told: str) -> None:
+    file = tmp_path / "no_rows.py"
+    file.write_text(how)
+    with pytest.raises(
+        ConfigError, match=rf"data\.path: prompts \(.*no_rows\.py, line 1\) returned .*{told}"
+    ):
+        PromptSource(config(f"{file}:prompts")).read(1)
+
+
+def test_an_iterable_without_rows_is_an_error() -> None:
+    for empty in ([], iter([])):
+        with pytest.raises(ConfigError, match="`prompts` has no rows"):
+            PromptSource(config(), empty).read(1)
+
+
 @pytest.mark.parametrize("raised", ["KeyError('oops')", "SystemExit('oops')"])
 @pytest.mark.parametrize("first", ["yield {'prompt': 'p'}", "pass"])
 def test_what_the_users_code_raises_is_told_with_its_place(tmp_path: Path, first: str, raised: str) -> None:

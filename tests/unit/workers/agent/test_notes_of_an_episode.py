@@ -14,7 +14,7 @@ from workers.agent.policy import AgentPolicy, BudgetExceeded, Notes
     "result", [math.nan, math.inf, "1", {"reward": 1}, {"score": "x"}, [1.0], object(), 1e300]
 )
 def test_what_is_no_reward_is_an_error(result):
-    with pytest.raises(BadResult, match="The agent returned"):
+    with pytest.raises(BadResult, match=r"The agent returned .*; expected .*1e\+30 in size|without `score`"):
         reward_of(result, Notes())
 
 
@@ -50,6 +50,7 @@ def test_rewards_and_metrics_are_checked_where_they_are_given():
         lambda: policy.reward(1.0, turn=2),
         lambda: policy.metric("x", math.inf),
         lambda: policy.metric("", 1.0),
+        lambda: policy.metric("forks/edited", 1.0),
         lambda: policy.metric("a\nb", 1.0),
     ):
         with pytest.raises(ValueError, match=r"policy\.(reward|metric)"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import PluginError, RunError
+from protocol.errors import NotFinite, PluginError, RunError
 from workers.host import serve as served
 from workers.link.link import Link
 
@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[4]
 OPTIONS = {"overrides": [], "name": "node1", "key": None, "parent": None, "address": "inproc://nobody"}
 
 
-@pytest.mark.parametrize(("kind", "is_final"), [(PluginError, True), (RunError, False), (OSError, False)])
+@pytest.mark.parametrize(
+    ("kind", "is_final"), [(PluginError, True), (NotFinite, True), (RunError, False), (OSError, False)]
+)
 async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(
     kind, is_final, monkeypatch, caplog
 ):
@@ -48,7 +50,8 @@ async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(
     assert failed.is_final == is_final
     assert "trainer.loss: no" in failed.reason
     assert "many" not in failed.reason
-    assert ("many\nlines" in caplog.text) == (kind is not RunError), "the log has the whole of it"
+    is_known = kind in (RunError, NotFinite)
+    assert ("many\nlines" in caplog.text) == (not is_known), "the log has the whole of it"
 
 
 async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(monkeypatch, caplog):

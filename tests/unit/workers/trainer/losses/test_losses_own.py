@@ -52,6 +52,14 @@ def test_a_loss_that_keeps_its_promise_is_used_as_it_is(tmp_path, body):
             "return -tokens.logprobs, tokens.logprobs.exp()",
             r"line 4\) returned a second tensor of torch\.float32",
         ),
+        (
+            "tokens.token_weights.zero_(); return -tokens.logprobs",
+            r"line 4\) has changed `tokens\.token_weights` in place",
+        ),
+        (
+            "tokens.advantages.mul_(2); return -tokens.logprobs * tokens.advantages",
+            r"line 4\) has changed `tokens\.advantages` in place",
+        ),
         ("raise SystemExit('enough')", r"line 5\) raised SystemExit: enough"),
         (r"raise ValueError('many\n  lines\n')", r"line 5\) raised ValueError: many lines\. It was given"),
     ],
