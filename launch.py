@@ -34,6 +34,14 @@ def main() -> None:
     from install.standard_output import open_closed_streams, told_if_refused
 
     open_closed_streams()
+    try:
+        os.getcwd()
+    except OSError as error:  # such as one that was removed meanwhile
+        print(
+            f"The working directory cannot be used: {error.strerror}. Change into another, and start again.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     with told_if_refused():
         install.ensure(sys.argv[1:])
         try:

@@ -14,7 +14,7 @@ import os.path
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import RLock, local
 from types import ModuleType
@@ -228,6 +228,21 @@ def told_of_ours(name: object) -> str:
         f"In a process of StaleFlow `{top}` is {ROOT / top}, which hides {theirs}. Rename yours, or put it "
         f"into a package of yours (`mine.{top}`), and import that."
     )
+
+
+def told_of_pythons(folders: Iterable[str]) -> str:
+    """A sentence where a file in one of these folders, on PYTHONPATH, hides a module of Python's; else ""."""
+    for folder in folders:
+        if not folder or os.path.realpath(folder) == str(ROOT):
+            continue
+        for name in sorted(sys.stdlib_module_names):
+            for place in (f"{name}.py", f"{name}/__init__.py"):
+                if os.path.isfile(os.path.join(folder, place)):
+                    return (
+                        f"{os.path.join(folder, place)} hides Python's own module `{name}` from processes of "
+                        "yours, such as that of a reward function. Rename it, or start from another folder."
+                    )
+    return ""
 
 
 def _load_file(spec: str, place: str) -> ModuleType:

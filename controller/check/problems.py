@@ -33,12 +33,13 @@ from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.files import exists, is_dir, is_file
-from protocol.importing import load_object
+from protocol.importing import load_object, told_of_pythons
 from protocol.model_files import TOKENIZERS, missing_shards, tensor_shapes
 from protocol.model_shape import Shape, checked
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
 
+MAX_NAME = 249  # bytes: a file system takes 255, and the lock beside the run is `.NAME.lock`
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 
@@ -63,7 +64,8 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
         _check_promise, _check_model, _check_engine, _check_run_directory, _check_keys, _check_port,
-        _check_descriptors, _check_work, _check_sampler, _check_evaluation, _check_devices, _check_trackers,
+        _check_descriptors, _check_modules, _check_work, _check_sampler, _check_evaluation, _check_devices,
+        _check_trackers,
     )  # fmt: skip
     for one in checks:
         found += one(config)
@@ -211,6 +213,9 @@ def _check_run_directory(config: Config) -> Findings:
         )  # fmt: skip
         return
     directory = (Path(config.run.dir) / config.run.name).absolute()
+    if (length := len(os.fsencode(directory.name))) > MAX_NAME:
+        yield Finding("error", "run.name", f"has {length} bytes; expected {MAX_NAME} at most.")
+        return
     nearest = next(place for place in (directory, *directory.parents) if exists(place))
     if not is_dir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
         yield Finding(
@@ -218,6 +223,11 @@ def _check_run_directory(config: Config) -> Findings:
             "run.dir",
             f"{directory} cannot be written: {nearest} is not a folder that you may write to.",
         )
+
+
+def _check_modules(config: Config) -> Findings:
+    if told := told_of_pythons([os.getcwd()] if config.reward.function or config.agent.is_on else []):
+        yield Finding("note", "agent.function" if config.agent.is_on else "reward.function", told)
 
 
 def _check_keys(config: Config) -> Findings:

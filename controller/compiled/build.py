@@ -5,8 +5,11 @@ build appears whole, under the key of its sources; others stay, as a living run 
 """
 
 import ast
+import contextlib
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from controller.compiled.finder import COMPILED, HOME, ROOT, SUFFIX, home, key_of
+from install.stopping import Stopping
 from protocol.errors import ConfigError, RunError
 from protocol.files import is_dir, is_file
 
@@ -60,13 +64,13 @@ def build() -> Path:
     if obstacle := why_not_here():
         raise ConfigError(f"The core cannot be compiled: {obstacle}.")
     try:
-        with tempfile.TemporaryDirectory(prefix="staleflow-compile-") as name:
+        with Stopping() as stopping, tempfile.TemporaryDirectory(prefix="staleflow-compile-") as name:
             copy = Path(name)
             _copy_sources(copy)
             key = key_of(copy)  # of what is compiled, whatever happens to the checkout meanwhile
             place = (home() or HOME) / key
             if not is_dir(place):
-                _compile(copy)
+                _compile(copy, stopping)
                 _move(copy, place)
             return place
     except OSError as error:
@@ -80,7 +84,7 @@ def _copy_sources(copy: Path) -> None:
     (copy / "mypy.ini").write_text(SETTINGS.format(*sys.version_info[:2]))
 
 
-def _compile(copy: Path) -> None:
+def _compile(copy: Path, stopping: Stopping) -> None:
     files = [
         file.relative_to(copy).as_posix()
         for folder in COMPILED
@@ -92,13 +96,28 @@ def _compile(copy: Path) -> None:
         (copy / file).write_text(with_marks((copy / file).read_text()))
     # -P: names of this folder shall not hide those of libraries
     command = [sys.executable, "-P", str(copy / "controller/compiled/compiler.py"), *compiled]
-    done = subprocess.run(command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        last = "\n".join(done.stdout.splitlines()[-SHOWN_LINES:])
+    with contextlib.ExitStack() as ended:
+        with stopping.put_off():  # else a process could be left that was started but is not known yet
+            compiler = ended.enter_context(
+                subprocess.Popen(
+                    command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                    start_new_session=True,
+                )
+            )  # fmt: skip
+            ended.callback(_kill_session, compiler)
+        said, _ = compiler.communicate()
+    if compiler.returncode:
+        last = "\n".join(said.splitlines()[-SHOWN_LINES:])
         raise RunError(
-            f"The core is not compiled: mypyc ended with code {done.returncode}. Its last lines:\n{last}\n"
-            "Runs go on without it, from the sources. Mend what it names, and compile again."
+            f"The core is not compiled: mypyc ended with code {compiler.returncode}. Its last "
+            f"lines:\n{last}\nRuns go on without it, from the sources. Mend what it names, and compile again."
         )
+
+
+def _kill_session(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to the compiler and what it has started; nothing if all of it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def with_marks(source: str) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,12 +19,12 @@ from pydantic import BaseModel, ValidationError
 from controller.config import variables
 from controller.config.known_names import advice_on, keys_at, leaves, nearest, our_key, translated
 from controller.config.models import Config, Section
-from controller.config.places import file_meant, with_absolute_paths
+from controller.config.places import file_meant, from_checkpoint, with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
 from controller.config.rules import cross_field_problems
 from controller.config.yaml_file import MAX_CHARACTERS, quoted_for_a_shell, read_words, read_yaml
 from protocol.errors import ConfigError
-from protocol.files import is_dir, is_file
+from protocol.files import is_file
 from protocol.rewards.kinds import KINDS
 from strategies.cost_model import COST_MODELS, load_coefficients
 
@@ -100,7 +100,7 @@ def _resolved(config: Config, folder: Path) -> Config:
     `staleness.cost_model` take the place of their file, so that a run's history does not depend on a file
     that may change.
     """
-    config = _from_checkpoint(with_absolute_paths(config, folder))
+    config = from_checkpoint(with_absolute_paths(config, folder))
     name = config.staleness.cost_model
     if name in COST_MODELS or name.lstrip().startswith("{"):
         return config
@@ -115,32 +115,6 @@ def _resolved(config: Config, folder: Path) -> Config:
             f"{' or '.join(COST_MODELS)}, or a file that `launch.py profile RUN -o FILE.json` wrote."
         ) from None
     return config.model_copy(update={"staleness": config.staleness.model_copy(update={"cost_model": text})})
-
-
-def _from_checkpoint(config: Config) -> Config:
-    """The configuration with the checkpoint that `run.resume` may name as the model of a new run.
-
-    The same command goes on with that new run afterwards. Raises: ConfigError if the checkpoint belongs to
-    the new run itself, or is an adapter.
-    """
-    checkpoint = Path(config.run.resume).absolute()
-    if is_file(checkpoint / "adapter_config.json"):
-        raise ConfigError(
-            f"run.resume is the checkpoint {checkpoint}, which holds a LoRA adapter and no model. Expected a "
-            "model to begin from: merge the adapter into its own (docs/trainer.md says how) and name the "
-            "result as model.path; to go on with the adapter's run, name the directory of that run."
-        )
-    if not is_dir(checkpoint / "trainer") or not is_file(checkpoint / "config.json"):
-        return config
-    if (Path(config.run.dir) / config.run.name).absolute() in checkpoint.parents:
-        raise ConfigError(
-            f"run.resume is the checkpoint {checkpoint}, which belongs to the run {config.run.name!r} "
-            "itself. Expected one of another run, to begin a new one from its weights: choose another "
-            "run.name; to go on with the run, set run.resume=auto."
-        )
-    model = config.model.model_copy(update={"path": str(checkpoint), "factory": None})
-    run = config.run.model_copy(update={"resume": "auto"})
-    return config.model_copy(update={"model": model, "run": run})
 
 
 def change_config(config: Config, overrides: Sequence[str], *, without: Sequence[str] = ()) -> Config:
@@ -225,10 +199,15 @@ def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
         if dotted in lines:
             problems.append(f"{dotted} (line {line}): is given twice, first{lines[dotted]}. Keep one.")
         lines.setdefault(dotted, f" (line {line})")
-    tree = {
-        str(key): {} if value is None else value for key, value in tree.items()
-    }  # `run:` with nothing below it
-    return tree, lines, problems
+    tree = {key: {} if value is None else value for key, value in _with_texts(tree).items()}
+    return tree, lines, problems  # `run:` may have nothing below it
+
+
+def _with_texts(value: Any) -> Any:
+    """The same with texts for keys, at any depth: YAML has numbers, dates and words such as `on`, too."""
+    if isinstance(value, dict):
+        return {str(key): _with_texts(one) for key, one in cast("dict[Any, Any]", value).items()}
+    return [_with_texts(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:

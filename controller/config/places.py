@@ -16,7 +16,8 @@ from controller.config.evaluation import EvaluationSettings
 from controller.config.models import Config, Section
 from controller.config.pluggable import BUILT_IN, FILES, FOLDERS
 from protocol.agents.settings import AgentSettings
-from protocol.files import is_dir
+from protocol.errors import ConfigError
+from protocol.files import is_dir, is_file
 from protocol.rewards.kinds import FunctionReward, ModelReward, NamedReward
 from protocol.settings import RewardSettings
 
@@ -130,3 +131,31 @@ def file_meant(file: Path) -> str:
     near = difflib.get_close_matches(str(file), there, 1)
     near = near or [name for name, stem in there.items() if stem == file.stem]
     return f"Did you mean {near[0]}? " if near else ""
+
+
+def from_checkpoint(config: Config) -> Config:
+    """The configuration with the checkpoint that `run.resume` may name as the model of a new run.
+
+    The same command goes on with that new run afterwards. Raises: ConfigError if the checkpoint belongs to
+    the new run itself, or is an adapter.
+    """
+    if config.run.resume in ("auto", "never"):  # these are words, also where a folder has such a name
+        return config
+    checkpoint = Path(config.run.resume).absolute()
+    if is_file(checkpoint / "adapter_config.json"):
+        raise ConfigError(
+            f"run.resume is the checkpoint {checkpoint}, which holds a LoRA adapter and no model. Expected a "
+            "model to begin from: merge the adapter into its own (docs/trainer.md says how) and name the "
+            "result as model.path; to go on with the adapter's run, name the directory of that run."
+        )
+    if not is_dir(checkpoint / "trainer") or not is_file(checkpoint / "config.json"):
+        return config
+    if (Path(config.run.dir) / config.run.name).absolute() in checkpoint.parents:
+        raise ConfigError(
+            f"run.resume is the checkpoint {checkpoint}, which belongs to the run {config.run.name!r} "
+            "itself. Expected one of another run, to begin a new one from its weights: choose another "
+            "run.name; to go on with the run, set run.resume=auto."
+        )
+    model = config.model.model_copy(update={"path": str(checkpoint), "factory": None})
+    run = config.run.model_copy(update={"resume": "auto"})
+    return config.model_copy(update={"model": model, "run": run})

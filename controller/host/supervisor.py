@@ -44,6 +44,7 @@ MORE_OF = {
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
 FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
 MAX_LINE_BYTES = 1 << 20
+KILLED_S = 3.0  # in which a process ends that was killed
 LAST_LINES_S = 5.0  # in which what a factory has written is read, once it has ended
 # -P: a folder of the user's that is called `workers` must not hide ours
 HOST = (sys.executable, "-P", "-m", "workers.host")
@@ -164,7 +165,12 @@ class Supervisor:
             for worker in self._workers.values():
                 worker.kill()
             if late:
-                await asyncio.wait(late)
+                _, stuck = await asyncio.wait(late, timeout=KILLED_S)
+                for life in stuck:
+                    life.cancel()
+                if stuck:  # the process that forks does not answer: nobody waits for it any more
+                    self.close()
+                    await asyncio.wait(stuck)
         self.close()
 
     def close(self) -> None:

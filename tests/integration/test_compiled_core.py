@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from test_killed_runs import check_whole
 
@@ -72,6 +74,28 @@ async def run(program: str, *arguments: object, switch: object) -> tuple[int, st
     async with asyncio.timeout(LIMIT_S):
         output, _ = await process.communicate()
     return process.returncode, output.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_compilation_that_is_stopped_leaves_nothing_behind(tmp_path, number):
+    (tmp_path / "tmp").mkdir()
+    environment = os.environ | {SWITCH: str(tmp_path / "builds"), "TMPDIR": str(tmp_path / "tmp")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, ROOT / "launch.py", "compile", env=environment, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    compilers: list[psutil.Process] = []
+    async with asyncio.timeout(LIMIT_S):
+        while not compilers:
+            await asyncio.sleep(0.05)
+            below = psutil.Process(process.pid).children(recursive=True)
+            compilers = [one for one in below if "compiler.py" in " ".join(one.cmdline())]
+        process.send_signal(number)
+        output, _ = await process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in output
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in compilers)
+    assert [*(tmp_path / "tmp").iterdir()] == []
 
 
 async def test_it_decides_as_its_sources_do_under_all_faults(compiled):

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from test_supervisor import LIMIT_S, ended, is_gone, stage
 
+from controller.host import supervisor
 from controller.host.forks import may_fork
 from protocol.errors import RunError
 from protocol.settings import RolloutSettings, TrainerSettings
@@ -153,6 +154,24 @@ async def test_without_the_server_its_workers_end_and_others_are_executed(tmp_pa
         assert server_of((await s.hello())["pid"])
 
 
+async def test_a_server_that_does_not_answer_holds_no_end_up(tmp_path: Path, monkeypatch):
+    """One worker waits to be forked, and the end of another is never told of."""
+    monkeypatch.setattr(supervisor, "KILLED_S", 0.2)
+    async with stage(tmp_path, is_forking=True) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        pid = (await s.hello())["pid"]
+        gone, server = os.pidfd_open(pid), server_of(pid)
+        server.suspend()
+        try:
+            s.supervisor.spawn("rollout-1", "rollout")
+            await asyncio.sleep(0)
+            async with asyncio.timeout(LIMIT_S):
+                await s.supervisor.stop(0)
+        finally:
+            server.resume()
+        await ended(gone)
+
+
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
@@ -237,3 +256,22 @@ def test_a_machine_with_an_accelerator_forks_only_what_is_told_to_stay_away_from
     monkeypatch.setattr("controller.host.forks.ACCELERATORS", (tmp_path,))
     assert not may_fork(TrainerSettings(device="auto"))
     assert may_fork(TrainerSettings(device="cpu"))
+
+
+SHOWS_STRATEGIES = """
+import json, os, sys
+import strategies
+with open(os.environ["PORCH"], "w") as porch:
+    porch.write(json.dumps({"found": strategies.__file__}) + "\\n")
+"""
+
+
+async def test_a_forked_worker_imports_ours_where_the_user_has_a_module_of_that_name(tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "strategies.py").write_text("raise SystemExit('mine')")
+    (tmp_path / "shows.py").write_text(SHOWS_STRATEGIES)
+    host, mine = (sys.executable, str(tmp_path / "shows.py")), (str(tmp_path / "mine"),)
+    async with stage(tmp_path, is_forking=True, host=host, import_paths=mine) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        found = (await s.hello())["found"]
+        assert Path(found) == Path(supervisor.__file__).parents[2] / "strategies" / "__init__.py"

@@ -90,6 +90,22 @@ async def test_code_that_takes_too_long_to_import_is_told_in_one_sentence(tmp_pa
 
 
 @pytest.mark.parametrize("make", [reward_pool, agent_pool])
+async def test_a_file_that_hides_a_module_of_python_is_named_where_a_process_does_not_start(
+    tmp_path, monkeypatch, make, wrong
+):
+    (tmp_path / "random.py").write_text("print('my notes')\n")
+    (tmp_path / "code_that_is_sound.py").write_text(
+        "import random\nasync def score(completion): return 1.0\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with asyncio.timeout(LIMIT_S), make(tmp_path / "code_that_is_sound.py") as pool:
+        with pytest.raises(ExceptionGroup) as caught:
+            await pool.start()
+    (error,) = caught.value.exceptions
+    assert f"{tmp_path}/random.py hides Python's own module `random`" in str(error)
+
+
+@pytest.mark.parametrize("make", [reward_pool, agent_pool])
 async def test_a_pool_that_is_closed_while_it_starts_is_no_error(tmp_path, make, wrong):
     module, tells = tmp_path / "code_that_waits.py", tmp_path / "tells"
     os.mkfifo(tells)

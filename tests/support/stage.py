@@ -54,6 +54,7 @@ async def stage(
     host: tuple[str, ...] = (),
     is_forking: bool = False,
     device: str = "auto",
+    import_paths: tuple[str, ...] = ("/somewhere",),
 ) -> AsyncIterator[Stage]:
     script = folder / "worker.py"
     script.write_text(WORKER)
@@ -69,7 +70,7 @@ async def stage(
     settings = WorkerSettings(
         run_dir=str(folder), seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
         rollout=RolloutSettings(threads=3, device=device), trainer=TrainerSettings(ranks=ranks),
-        import_paths=("/somewhere",),
+        import_paths=import_paths,
     )  # fmt: skip
     exits: list[Callable[[WorkerExited], None]] = []
     with closing(transport), ExitStack() as stack:

@@ -91,3 +91,18 @@ def test_a_command_may_have_no_input(tmp_path):
         command, cwd=ROOT, env=os.environ | {"STALEFLOW_NO_INSTALL": "1"}, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_working_directory_that_is_gone_is_told_of_in_a_sentence(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir {gone} && exec {sys.executable} {ROOT / 'launch.py'} doctor"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may be `.`
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=gone, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "The working directory cannot be used: No such file or directory. Change into another, and start "
+        "again.\n"
+    )

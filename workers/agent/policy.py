@@ -82,7 +82,8 @@ class DoorAddress(NamedTuple):
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables for OpenAI's clients; requests on this machine use no proxy."""
-        direct = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1"]))
+        known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        direct = ",".join(dict.fromkeys([*filter(None, known.split(",")), "127.0.0.1"]))
         return {
             "OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.api_key, "OPENAI_MODEL": MODEL,
             "no_proxy": direct, "NO_PROXY": direct,

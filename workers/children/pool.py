@@ -7,11 +7,13 @@ request as the cause, the worker fails; no process outlives the pool.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from protocol.errors import ConfigError, RunError
+from protocol.importing import told_of_pythons
 from workers.children.process import KeptProcess
 
 logger = logging.getLogger(__name__)
@@ -119,9 +121,9 @@ class KeptPool(Generic[Child]):
                 return child
             if child.was_killed and self._idle_deaths < MAX_IDLE_DEATHS - 1:  # not by what it imports, maybe
                 return await self._replace(child, make)
-            raise RunError(
-                f"The {self._pooled.kind} {self._pooled.name!r} did not start. {child.reason}"
-            ) from None
+            hidden = told_of_pythons(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+            told = f"The {self._pooled.kind} {self._pooled.name!r} did not start. {child.reason} {hidden}"
+            raise RunError(told.rstrip()) from None
         self._on_started(child)
         return child
 

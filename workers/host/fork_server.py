@@ -201,8 +201,8 @@ def run(asked: ForkRequest) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    paths = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [path for path in paths if path and path not in sys.path]
+    given = filter(None, asked["environment"].get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:] = dict.fromkeys([*given, *sys.path])  # in this order: ours first, then the user's
     importlib.import_module(RENEWAL).renew()
     command = asked["command"][asked["command"][0] == "-P" :]
     if command[0] == "-m":

@@ -209,6 +209,19 @@ def test_rules_between_fields_are_checked_for_configurations_made_in_code_too(so
     assert "in_flight_batches" in only(errors(staleness={"in_flight_batches": 0.5}))
 
 
+def test_a_name_beside_which_no_lock_fits_is_found(sound):
+    assert "run.name: has 250 bytes; expected 249" in only(errors(run={"name": 250 * "n"}))
+    assert not errors(run={"name": 249 * "n"})
+
+
+@pytest.mark.parametrize("place", ["random.py", "token/__init__.py"])
+def test_a_file_that_hides_a_module_of_python_is_noted(sound, place):
+    (sound / place).parent.mkdir(exist_ok=True)
+    (sound / place).touch()
+    noted = [finding.text for finding in check(config()) if finding.field == "reward.function"]
+    assert f"{sound / place} hides Python's own module" in noted[0]
+
+
 def test_a_run_directory_below_a_file_is_found(sound):
     (sound / "runs").write_text("a file")
     assert "run.dir: " in only(errors())

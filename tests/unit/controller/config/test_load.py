@@ -96,6 +96,15 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path, key, nea
     )
 
 
+@pytest.mark.parametrize("key", ["1", "true", "null", "2026-11-29"])
+def test_a_key_that_yaml_takes_for_no_text_is_refused_by_its_name(tmp_path, key):
+    told = problems(tmp_path, f"run:\n  {key}: 2\nrollout: {{sampling: {{{key}: 3}}}}")
+    name = {"true": "True", "null": "None"}.get(key, key)
+    for section in ("run", "rollout.sampling"):
+        assert f"{section}.{name}" in told
+    assert "Did you mean `run`?" not in told
+
+
 def test_a_section_that_is_on_the_command_line_alone_is_told_of_there(tmp_path):
     assert "rn (command line): there is no such key. Did you mean `run`?" in problems(
         tmp_path, "run: {steps: 3}", "rn.steps=1"
@@ -348,3 +357,14 @@ def test_a_checkpoint_of_another_run_becomes_the_model_of_a_new_one(tmp_path, mo
     with pytest.raises(ConfigError, match=r"belongs to the run 'old' itself.*run\.resume=auto"):
         load_config(str(file), [f"run.resume={checkpoint}", "run.name=old"])
     assert load_config(str(file), ["run.resume=runs/old"]).run.resume == "runs/old"
+
+
+@pytest.mark.parametrize("word", ["auto", "never"])
+def test_a_checkpoint_whose_folder_has_the_name_of_a_word_is_not_meant(tmp_path, monkeypatch, word):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / word / "trainer").mkdir(parents=True)
+    for name in ("config.json", "adapter_config.json"):
+        (tmp_path / word / name).write_text("{}")
+        (tmp_path / "new.yaml").write_text("model: {factory: 'task.py:make'}\n")
+        config = load_config("new.yaml", [f"run.resume={word}"])
+        assert (config.run.resume, config.model.factory) == (word, "task.py:make")

@@ -23,8 +23,12 @@ def test_a_reward_is_for_the_turn_that_a_client_of_the_door_has_just_had():
     assert notes.rewards == {0: 0.5}
 
 
-def test_variables_name_the_door_and_keep_proxies_from_it(monkeypatch):
-    monkeypatch.setenv("no_proxy", "example.org")
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+@pytest.mark.parametrize("hosts", ["example.org", "example.org,127.0.0.1"])
+def test_variables_name_the_door_and_keep_proxies_from_it(monkeypatch, name, hosts):
+    for each in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, hosts)
     policy = AgentPolicy(Line(Notes()), seed=1, door=DoorAddress("http://here/v1", "sk-1"))
     assert policy.environment == {
         "OPENAI_BASE_URL": "http://here/v1", "OPENAI_API_KEY": "sk-1", "OPENAI_MODEL": "policy",
