@@ -36,7 +36,9 @@ from protocol.files import exists, is_dir, is_file
 from protocol.importing import load_object, told_of_pythons
 from protocol.model_files import TOKENIZERS, missing_shards, tensor_shapes
 from protocol.model_shape import Shape, checked
+from protocol.plain_text import is_plain_line
 from protocol.wire.descriptors import limit
+from protocol.wire.endpoints import check_unix_path
 from protocol.wire.security import Keyring
 
 MAX_NAME = 249  # bytes: a file system takes 255, and the lock beside the run is `.NAME.lock`
@@ -216,13 +218,17 @@ def _check_run_directory(config: Config) -> Findings:
     if (length := len(os.fsencode(directory.name))) > MAX_NAME:
         yield Finding("error", "run.name", f"has {length} bytes; expected {MAX_NAME} at most.")
         return
-    nearest = next(place for place in (directory, *directory.parents) if exists(place))
-    if not is_dir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+    if not is_plain_line(str(directory)):
         yield Finding(
-            "error",
-            "run.dir",
-            f"{directory} cannot be written: {nearest} is not a folder that you may write to.",
+            "error", "run.name", f"{str(directory)!r} is no path in UTF-8 without control characters."
         )
+    versions = config.weights.directory
+    folders = {"run.dir": directory} | ({} if versions == "auto" else {"weights.directory": Path(versions)})
+    for field, folder in folders.items():
+        nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if exists(place))
+        if not is_dir(nearest) or not os.access(nearest, os.W_OK | os.X_OK):
+            text = f"{folder} cannot be written: {nearest} is not a folder that you may write to."
+            yield Finding("error", field, text)
 
 
 def _check_modules(config: Config) -> Findings:
@@ -239,6 +245,11 @@ def _check_keys(config: Config) -> Findings:
 
 
 def _check_port(config: Config) -> Findings:
+    if config.controller.bind.startswith("ipc://"):
+        try:
+            check_unix_path(Path(config.controller.bind.removeprefix("ipc://")))
+        except ConfigError as error:
+            yield Finding("error", "controller.bind", str(error))
     host, _, port = config.controller.bind.removeprefix("tcp://").rpartition(":")
     if not config.controller.bind.startswith("tcp://") or not port.isdigit():
         return

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 from itertools import chain
+from urllib.parse import urlsplit
 
 from controller.config.agents.agent_rules import agent_problems
 from controller.config.cluster import SHAPES
@@ -42,6 +43,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *agent_problems(config),
         *colocation_problems(config),
         *_weights_problems(config),
+        *_notify_problems(config),
         *_cluster_problems(config),
     ]
 
@@ -53,6 +55,21 @@ def _run_problems(config: Config) -> Iterator[Problem]:
             ("run.durability", "run.resume"),
             f"is off, which keeps nothing of a run, and run.resume asks to go on with {run.resume}. Give "
             "`process`, or leave run.resume out.",
+        )
+
+
+def _notify_problems(config: Config) -> Iterator[Problem]:
+    url = config.notify.url
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # such as a port that is no number
+        is_address = False
+    if url and not (is_address and url.isascii() and url.isprintable() and " " not in url):
+        yield (
+            ("notify.url",),
+            "is no address of a webhook: expected http:// or https://, a host, and no white space. Its value "
+            "is not shown, as it may be a secret.",
         )
 
 

@@ -87,10 +87,16 @@ def exposition(runs: Iterable[Shown]) -> str:
 
 def _of_run(state: str, now: Mapping[str, Any] | None) -> Iterator[tuple[str, str, str, list[Series]]]:
     yield "up", "gauge", "1 while the controller of the run is at work.", [Series({}, state == "live")]
+    yield (
+        "over",
+        "gauge",
+        "1 once the run has ended, and says how; 0 if its controller is gone.",
+        [Series({}, state == "over")],
+    )
     readable = [Series({}, now is not None)]
     yield "readable", "gauge", "1 if the run's history can be read; else nothing but this is known.", readable
     if now is not None:
-        yield from _of_now(now)
+        yield from _of_now(now if state == "live" else {**now, "workers": ()})  # the last ones have left
 
 
 def _of_now(now: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Series]]]:

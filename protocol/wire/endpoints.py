@@ -36,7 +36,7 @@ def check_endpoint(endpoint: str, *, has_keys: bool = False) -> None:
                 f"`controller.bind` is {endpoint}, a socket without a file: every user of this machine could "
                 "attach to it. Expected a path whose folder is yours: ipc://PATH, or `auto`."
             )
-        _check_unix_path(Path(place))
+        _take_unix_path(Path(place))
     elif separator and place and scheme == "tcp":
         host = place.rpartition(":")[0]
         if not has_keys and not is_loopback(host):
@@ -121,7 +121,8 @@ def _how_it_ended(run: Path) -> str | None:
     return sentence(reason)
 
 
-def _check_unix_path(path: Path) -> None:
+def check_unix_path(path: Path) -> None:
+    """Raises: ConfigError if no socket fits at this path; nothing is changed."""
     if len(os.fsencode(path)) > UNIX_PATH_BYTES:
         raise ConfigError(
             f"The socket path {path} has {len(os.fsencode(path))} bytes; the system allows "
@@ -129,6 +130,10 @@ def _check_unix_path(path: Path) -> None:
         )
     if not is_dir(path.parent):
         raise ConfigError(f"The folder of the socket {path} does not exist. Make it, or choose another.")
+
+
+def _take_unix_path(path: Path) -> None:
+    check_unix_path(path)
     if not exists(path):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -12,7 +12,7 @@ from protocol.settings import RewardSettings
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.cpu_limit import within
 from workers.reward.kinds.interface import Place
-from workers.reward.kinds.reasoning_gym import find_answer
+from workers.reward.kinds.reasoning_gym import find_answer, make
 from workers.reward.mixture import RewardMixture
 
 ITEM = {
@@ -40,6 +40,19 @@ async def test_an_item_scores_by_its_data_set_wherever_it_stands_in_the_row():
             await score(answer="7", metadata={"source_dataset": "nope"})
         with pytest.raises(ScoringFailed, match="expected an item of reasoning-gym"):
             await score(answer="7")
+
+
+def test_an_answer_that_a_scorer_cannot_read_earns_nothing_and_what_is_no_item_is_an_error():
+    score = make(ReasoningGymReward(), Place(""))
+    item = {
+        "question": "?",
+        "answer": "2 \u00d7 3",
+        "metadata": {"source_dataset": "prime_factorization", "factors": [2, 3]},
+    }
+    assert score("I think it is prime.", **item) == 0.0
+    assert score("<answer>2 \u00d7 3</answer>", **item) == 1.0
+    with pytest.raises(ValueError, match="invalid literal"):
+        score("<answer>two</answer>", **item | {"answer": "two, three"})
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,16 @@ def test_a_group_that_only_waits_for_a_place_is_queued(page):
     page.unroute("**/ledger*")
 
 
+def test_an_address_of_no_page_and_no_group_is_told_or_is_now(page):
+    for name in ("nothing", "constructor", "__proto__"):
+        open_tab(page, "Controls")
+        page.evaluate(f"location.hash = '#{name}'")
+        page.wait_for_selector("nav a[aria-current]:has-text('Now')")
+        assert "is not a function" not in page.inner_text("#page")
+    page.evaluate("location.hash = '#group?group=abc'")
+    wait_for(page, '"abc" is no number of a prompt.')
+
+
 def test_a_run_that_is_over_takes_no_orders(page):
     open_tab(page, "Controls")
     wait_for(page, "nobody could obey")

@@ -27,7 +27,7 @@ MOST = 2**31 - 1
 MAX_STATE_MB = 4  # by default
 MODEL = "policy"
 """The name of the one model that clients find at the door."""
-UNTRAINED = "/untrained/v1"
+UNTRAINED = "/untrained"
 """Path of the door for requests that are not trained."""
 KEYED = "/e"
 """Prefix of paths at the door that contain the key."""
@@ -77,7 +77,7 @@ class DoorAddress(NamedTuple):
     @property
     def untrained(self) -> "DoorAddress":
         """The address for calls that are not trained."""
-        return self._replace(base_url=self.base_url.removesuffix("/v1") + UNTRAINED)
+        return self._replace(base_url=f"{self.base_url.removesuffix('/v1')}{UNTRAINED}/v1")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -331,7 +331,7 @@ class AgentPolicy(PolicyCalls):
                 "the door gave in it."
             )
         if place < 0:
-            raise ValueError(f"The answer {id!r:.80} came from {UNTRAINED}, and is not trained.")
+            raise ValueError(f"The answer {id!r:.80} came from {UNTRAINED}/v1, and is not trained.")
         return place
 
     def metric(self, name: str, value: float) -> None:

@@ -270,7 +270,7 @@ class EpisodeServer:
             raise  # errors of the result itself, also at a limit
         except Exception:
             self._read_all()
-            if not notes.is_limit_of_door:
+            if not notes.is_limit_of_door or notes.has_gone_on:
                 raise
             reward = reward_of_turns(notes)  # a client's error at a limit can be any exception
         self._read_all()

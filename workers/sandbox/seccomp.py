@@ -21,13 +21,14 @@ REFUSED = {
     "mq_open": (240, 180), "msgget": (68, 186), "open_by_handle_at": (304, 265), "open_tree": (428, 428),
     "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": (438, 438),
     "pivot_root": (155, 41), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "ptrace": (101, 117), "request_key": (249, 218), "setns": (308, 268), "shmget": (29, 194),
-    "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
+    "ptrace": (101, 117), "request_key": (249, 218), "semget": (64, 190), "setns": (308, 268),
+    "shmget": (29, 194), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
+    "vmsplice": (278, 75),
 }  # fmt: skip
 """System call numbers on x86_64, and on aarch64.
 
-Memory of memfd_create, shmget, msgget, mq_open and vmsplice is not counted anywhere; clone3 has its flags in
-memory, where a filter cannot read them: libraries fall back to clone.
+Memory of memfd_create, shmget, msgget, semget, mq_open and vmsplice is not counted anywhere; clone3 has its
+flags in memory, where a filter cannot read them: libraries fall back to clone.
 """
 CLONE = (56, 220)
 SOCKET = (41, 198)

@@ -133,7 +133,7 @@ def init(
         ) from error
     say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     config = next(iter(files))
-    shown = shlex.quote(str(config))
+    shown = shlex.quote(f"./{config}" if str(config).startswith("-") else str(config))
     say(f"Next:\n  {launcher()} check {shown}\n  {launcher()} {shown}")
 
 

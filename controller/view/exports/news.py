@@ -10,7 +10,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from time import sleep
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -90,7 +90,10 @@ def post(url: str, run: str, news: News, *, pause: Callable[[float], None] = sle
             failure = f"it answered with status {error.code}"
             if error.code < 500 and error.code != 429:
                 break
-        except (OSError, ValueError, HTTPException) as error:
+        except (ValueError, InvalidURL) as error:  # its text has the address, which may be a secret
+            failure = f"notify.url is no address of a webhook ({type(error).__name__})"
+            break
+        except (OSError, HTTPException) as error:
             failure = str(error) or type(error).__name__
     return failure
 

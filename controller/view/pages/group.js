@@ -12,6 +12,7 @@ export async function render({ ask, go, here }) {
   const search = make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); go({ page: "group", group: new FormData(event.target).get("group") }); } },
     make("label", {}, "Group ", make("input", { name: "group", type: "number", min: 0, required: true, value: here.words.group ?? "" })), make("button", {}, "Show"));
   if (!here.words.group) return [card("Group", make("p", { class: "dim" }, "The number of a prompt, from 0; or click a group in the ledger."), search)];
+  if (!/^\d{1,15}$/.test(here.words.group)) return [card("Group", search, make("p", { class: "bad", role: "alert" }, `${JSON.stringify(here.words.group)} is no number of a prompt.`))];
   const found = await ask(`groups/${encodeURIComponent(here.words.group)}`).catch((error) => {
     if (error instanceof Reading || error instanceof Unanswered) throw error; // no answer of the view yet, or none at all
     return { refused: error.message };

@@ -20,12 +20,13 @@ const TELL_MOMENT = ["now", "ledger", "why"]; // whose answer says where the run
 const NAME = (sessionStorage.staleflowPage ??= [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("")); // of this tab, one of those that look, however often it is loaded
 const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
+const SILENT_MS = 60_000; // after which a view that answers nothing counts as gone: its host may sleep
 const byId = (id) => document.getElementById(id);
 const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, isChanged: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null };
 
 /** As fetch, of a page that the view counts; throws Unanswered, and the view's words to who has no token (any more). */
 async function fetchHere(address, options = {}) {
-  const answer = await fetch(address, { ...options, headers: { ...options.headers, "x-staleflow-page": NAME } }).catch(() => { throw new reading.Unanswered(); });
+  const answer = await fetch(address, { signal: AbortSignal.timeout(SILENT_MS), ...options, headers: { ...options.headers, "x-staleflow-page": NAME } }).catch(() => { throw new reading.Unanswered(); });
   if (answer.status === 401) throw new Error(await answer.text());
   return answer;
 }
@@ -60,7 +61,7 @@ function go(change) {
 function readAddress() {
   const [page, query = ""] = location.hash.slice(1).split("?");
   const words = Object.fromEntries(new URLSearchParams(query));
-  here.page = page in PAGES ? page : "now";
+  here.page = Object.hasOwn(PAGES, page) ? page : "now";
   const run = words.run ?? "0", isThere = /^\d{1,9}$/.test(run) && (Number(run) < here.runs.length || !here.runs.length);
   here.run = isThere ? Number(run) : 0;
   here.wrongRun = isThere ? null : run;

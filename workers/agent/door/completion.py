@@ -78,9 +78,14 @@ def contents_of(answer: DoorAnswer) -> list[dict[str, Any]] | None:
     if answer.logprobs is None:
         return None
     return [
-        {"token": text, "logprob": logprob, "bytes": [*text.encode()], "top_logprobs": []}
+        {"token": text, "logprob": logprob, "bytes": _bytes_of(text), "top_logprobs": []}
         for text, logprob in answer.logprobs
     ]
+
+
+def _bytes_of(text: str) -> list[int] | None:
+    """The bytes of a token's text; None of a token that is only a part of a character."""
+    return None if "\ufffd" in text else [*text.encode()]
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -71,7 +71,8 @@ def make_site(desk: DoorDesk, readers: Mapping[str, ReadRequest]) -> Starlette:
     return Starlette(
         routes=[
             route
-            for root in ("/v1", UNTRAINED, f"{KEYED}/{{key}}", f"{KEYED}/{{key}}/v1")
+            for kind in ("", UNTRAINED)
+            for root in (f"{kind}/v1", f"{kind}{KEYED}/{{key}}", f"{kind}{KEYED}/{{key}}/v1")
             for route in (
                 *(
                     Route(f"{root}/{path}", partial(ask, read), methods=["POST"])

@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from math import fsum
 from typing import Any
 
@@ -40,9 +41,12 @@ class Judge:
         self._slots = asyncio.Semaphore(options.concurrency)
         self._cache = JudgeCache(place.run_dir) if options.cache else None
         self._client: httpx2.AsyncClient | None = None
+        self._asking: dict[str, asyncio.Task[float]] = {}  # by digest: equal requests are sent once
 
     async def close(self) -> None:
         """Close connections and cache."""
+        for asking in self._asking.values():
+            asking.cancel()
         if self._cache is not None:
             self._cache.close()
         if self._client is not None:
@@ -75,9 +79,21 @@ class Judge:
         options = self._options
         digest = digest_of(self._url, body, options.number)
         number = cache.get(digest)
-        if number is None or not options.lowest <= number <= options.highest:
-            number = await self._ask(body)
-            cache.put(digest, number)
+        if number is not None and options.lowest <= number <= options.highest:
+            return number
+        if (asking := self._asking.get(digest)) is None:
+            asking = self._asking[digest] = asyncio.create_task(self._ask_and_keep(cache, digest, body))
+            asking.add_done_callback(partial(self._answered, digest))
+        return await asyncio.shield(asking)  # others wait for it, too
+
+    def _answered(self, digest: str, asking: asyncio.Task[float]) -> None:
+        del self._asking[digest]
+        if not asking.cancelled():
+            asking.exception()  # nobody need wait for it any more
+
+    async def _ask_and_keep(self, cache: JudgeCache, digest: str, body: Mapping[str, Any]) -> float:
+        number = await self._ask(body)
+        cache.put(digest, number)
         return number
 
     async def _ask(self, body: Mapping[str, Any]) -> float:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import sqlite3
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "judge.db"
 WAIT_S = 5.0  # for another process that writes
+PAUSE_S = 0.02
 MOST_IN_MEMORY = 1 << 16  # numbers, of some 250 bytes each, if there is no file; the oldest go first
 TABLE = "CREATE TABLE IF NOT EXISTS numbers (digest TEXT PRIMARY KEY, number REAL NOT NULL) WITHOUT ROWID"
 
@@ -36,8 +38,7 @@ class JudgeCache:
         if run_dir and is_dir(run_dir):
             try:
                 self._database = sqlite3.connect(Path(run_dir) / FILE, timeout=WAIT_S, isolation_level=None)
-                self._database.execute("PRAGMA journal_mode=WAL")
-                self._database.execute(TABLE)
+                _prepare(self._database)
             except sqlite3.Error as error:
                 self._give_up(error)
 
@@ -75,3 +76,21 @@ class JudgeCache:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Make the table. Raises: sqlite3.Error.
+
+    SQLite does not wait for another process that changes the journal's mode at the same time.
+    """
+    until = time.monotonic() + WAIT_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute(TABLE)
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not is_busy or time.monotonic() > until:
+                raise
+        time.sleep(PAUSE_S)

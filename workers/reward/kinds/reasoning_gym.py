@@ -36,9 +36,21 @@ def make(options: ReasoningGymReward, place: Place) -> Callable[..., float]:
         answer = find_answer(completion)
         if name in PAIRED:
             entry["metadata"] = {key: _as_tuples(value) for key, value in dict(entry["metadata"]).items()}
-        return within(options.cpu_s, lambda: float(scorers[name](answer=answer, entry=entry))) or 0.0
+        return within(options.cpu_s, lambda: _scored(scorers[name], answer, entry)) or 0.0
 
     return score
+
+
+def _scored(scorer: Callable[..., Any], answer: str, entry: Mapping[str, Any]) -> float:
+    """The score; 0 where it raises for this answer, as some do for what they cannot read.
+
+    Raises: whatever the scorer raises for the item's own answer, too: then it is no item.
+    """
+    try:
+        return float(scorer(answer=answer, entry=entry))
+    except Exception:
+        scorer(answer=entry["answer"], entry=entry)
+        return 0.0
 
 
 def _as_tuples(value: Any) -> Any:

@@ -209,6 +209,19 @@ def test_rules_between_fields_are_checked_for_configurations_made_in_code_too(so
     assert "in_flight_batches" in only(errors(staleness={"in_flight_batches": 0.5}))
 
 
+@pytest.mark.parametrize(
+    ("told", "sections"),
+    [
+        ("run.name: ", {"run": {"name": "a\nb"}}),
+        ("controller.bind: The folder of the socket", {"controller": {"bind": "ipc:///nonexistent/sock"}}),
+        ("controller.bind: The socket path", {"controller": {"bind": f"ipc:///tmp/{120 * 'a'}"}}),
+        ("weights.directory: rows.jsonl/x cannot be written", {"weights": {"directory": "rows.jsonl/x"}}),
+    ],
+)
+def test_a_place_that_the_start_would_refuse_is_found(sound, told, sections):
+    assert told in only(errors(**sections))
+
+
 def test_a_name_beside_which_no_lock_fits_is_found(sound):
     assert "run.name: has 250 bytes; expected 249" in only(errors(run={"name": 250 * "n"}))
     assert not errors(run={"name": 249 * "n"})

@@ -304,6 +304,18 @@ def test_the_manual_of_the_configuration_is_up_to_date():
     assert done.stdout.strip() == "True", "run: python docs/make_configuration.py"
 
 
+@pytest.mark.parametrize(
+    "url", ["hooks.test/SECRET", "http://hooks.test/a SECRET", "http://hooks.test:SECRET/", "file:///SECRET",
+            "https:///SECRET", "https://hooks.test/\u00e9SECRET"],
+)  # fmt: skip
+def test_an_address_of_a_webhook_that_is_none_is_refused_and_not_shown(tmp_path, monkeypatch, url):
+    monkeypatch.setenv("HOOK", url)
+    told = problems(tmp_path, "notify: {url: '${HOOK}'}")
+    assert "notify.url" in told
+    assert "is no address of a webhook" in told
+    assert "SECRET" not in told
+
+
 def test_a_rule_says_nothing_about_a_field_that_was_refused_itself(tmp_path):
     text = problems(tmp_path, "trainer: {batch_groups: ten, minibatches: 3}")
     assert "has 1 problem:" in text

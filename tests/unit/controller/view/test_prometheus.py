@@ -36,6 +36,14 @@ def test_every_line_is_of_the_format_and_a_name_is_introduced_once():
     assert 'staleflow_up{run="b \\"quoted\\""} 0' in lines
 
 
+def test_a_run_that_has_ended_is_told_from_one_whose_controller_is_gone_and_has_no_workers():
+    for state, values in {"live": (1, 0), "over": (0, 1), "gone": (0, 0)}.items():
+        lines = exposition([("a", state, NOW)]).splitlines()
+        assert lines[2] == f'staleflow_up{{run="a"}} {values[0]}'
+        assert f'staleflow_over{{run="a"}} {values[1]}' in lines
+        assert any(line.startswith("staleflow_workers{") for line in lines) == (state == "live")
+
+
 def test_no_two_runs_have_the_same_label():
     paths = ["/a/x/rb", "/b/x/rb", "/c/rb", "/c/other", "/c/other", "/rb"]
     assert labels_of([Path(path) for path in paths]) == [
@@ -54,7 +62,7 @@ def test_no_two_runs_have_the_same_label():
 def test_of_a_run_that_cannot_be_read_it_is_said_that_it_cannot():
     lines = exposition([("a", "live", NOW), ("b", "live", None)]).splitlines()
     of_b = [line for line in lines if 'run="b"' in line]
-    assert of_b == ['staleflow_up{run="b"} 1', 'staleflow_readable{run="b"} 0']
+    assert of_b == ['staleflow_up{run="b"} 1', 'staleflow_over{run="b"} 0', 'staleflow_readable{run="b"} 0']
     assert 'staleflow_readable{run="a"} 1' in lines
 
 

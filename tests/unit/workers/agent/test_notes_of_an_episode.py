@@ -8,6 +8,7 @@ import pytest
 from tests.unit.workers.agent.kinds.test_agent_kinds import Script
 from workers.agent.kinds.results import BadResult, Returned, reward_of
 from workers.agent.policy import AgentPolicy, BudgetExceeded, Notes
+from workers.agent.process import EpisodeServer
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,31 @@ def test_a_limit_is_left_behind_by_a_turn_that_was_asked_for_after_it():
     assert (notes.last_limit, notes.limit) == ("", "context")
     notes.count(3, "turns")
     assert notes.last_limit == notes.limit == "turns"
+
+
+def test_an_error_long_after_a_limit_that_the_agent_has_left_behind_is_an_error():
+    """Not an episode that its limit has ended, which would be trained with what its turns have earned."""
+
+    async def play(policy, row):
+        policy.notes.count(0, "", "a")
+        policy.notes.count(1, "context")  # a client at the door was told so, makes room, and goes on
+        policy.notes.count(1, "", "b")
+        policy.notes.count(2, "", "c")
+        if row["fails"]:
+            raise KeyError("environment")
+        policy.notes.count(3, "context")
+        raise ValueError("the client's, at its second limit")
+
+    server = EpisodeServer(None, play)
+    server._read_all = lambda: None
+    for fails in (True, False):
+        notes = Notes()
+        played = server._play_one(AgentPolicy(Script([1]), seed=1, notes=notes), {"fails": fails})
+        if fails:
+            with pytest.raises(KeyError):
+                asyncio.run(played)
+        else:
+            assert b'"limit": "context"' in asyncio.run(played)[1]
 
 
 class Gate(Script):

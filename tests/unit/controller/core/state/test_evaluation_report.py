@@ -77,6 +77,8 @@ def test_the_best_evaluation_is_the_one_with_the_best_pass_at_1_then_the_best_re
     assert is_better(high, low)
     assert not is_better(low, high)
     assert is_better({**low, "reward/mean": 1.0}, low)
+    otherwise_added = {"pass@1": 0.5850000000000001, "reward/mean": 0.5}
+    assert not is_better(otherwise_added, {"pass@1": 0.585, "reward/mean": 0.9})
     assert not is_better({"prompts": 0}, low)
     assert set(headline({**low, "sources": {}, "policy_version": 4})) == {
         "pass@1",

@@ -84,7 +84,12 @@ def test_what_is_overloaded_is_tried_again_and_what_refuses_is_not(hook):
 def test_one_that_never_answers_is_given_up_in_a_sentence():
     failure = post("http://127.0.0.1:9/", "run", News("done", "end", "Done."), pause=lambda s: None)
     assert "refused" in failure
-    assert post("no address", "run", News("done", "end", "Done."), pause=lambda s: None)
+    for address in ("hooks.test/SECRET", "http://hooks.test/a SECRET", "http://hooks.test:SECRET/"):
+        pauses: list[float] = []
+        failure = post(address, "run", News("done", "end", "Done."), pause=pauses.append)
+        assert "notify.url is no address of a webhook" in failure
+        assert "SECRET" not in failure, "it is told on the console"
+        assert pauses == [0.0], "it is not tried again"
 
 
 def test_what_is_no_http_is_given_up_in_a_sentence_too():

@@ -61,3 +61,4 @@ def test_the_address_with_its_key_is_of_the_same_door():
     policy = AgentPolicy(Line(Notes()), seed=1, door=door)
     assert (policy.url_with_key, policy.request_kwargs) == ("http://here:8/e/sk-1", {"temperature": 0.5})
     assert policy.untrained.base_url == "http://here:8/untrained/v1"
+    assert policy.untrained.url_with_key == "http://here:8/untrained/e/sk-1"

@@ -308,7 +308,8 @@ def test_sub_agents_ask_at_once_and_each_gets_its_own_answer(tokenizer):
 
 def test_calls_that_are_not_trained_have_an_address_of_their_own(tokenizer):
     async def test():
-        async with opened(tokenizer, "yes", "title", "no", "first") as counter, client(counter) as one:
+        said = ("yes", "title", "no", "first", "keyed")
+        async with opened(tokenizer, *said) as counter, client(counter) as one:
             answer = {"role": "assistant", "content": (await say(one)).choices[0].message.content}
             aside = one.with_options(base_url=str(one.base_url).replace("/v1", "/untrained/v1"))
             assert (await say(aside, answer, QUESTION)).choices[0].message.content == "title"
@@ -318,6 +319,10 @@ def test_calls_that_are_not_trained_have_an_address_of_their_own(tokenizer):
             retried = {"extra_headers": {"x-stainless-retry-count": "1"}}
             assert (await say(aside, **retried)).choices[0].message.content == "first", "asked there never"
             assert [ask.member for ask, _ in counter.asked] == [0, 1, 0, 2]
+            url = str(one.base_url).replace("/v1", f"/untrained/e/{one.api_key}")
+            keyed = one.with_options(base_url=url, api_key="none")
+            assert (await say(keyed, QUESTION)).choices[0].message.content == "keyed"
+            assert not counter.asked[-1][0].is_trained
 
     asyncio.run(test())
 

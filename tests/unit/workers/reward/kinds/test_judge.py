@@ -5,6 +5,8 @@ import contextlib
 import json
 import re
 import socket
+import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -230,6 +232,31 @@ async def test_what_was_judged_is_not_asked_again_also_by_another_process(endpoi
     assert len(endpoint.asked) == 2
     assert await judged("a", model="other") == 0.7
     assert len(endpoint.asked) == 3
+
+
+async def test_equal_responses_at_once_are_judged_once_and_alike(endpoint, tmp_path):
+    base_url = f"http://127.0.0.1:{endpoint.port}/v1"
+    function = make(JudgeReward(base_url=base_url, model="m"), Place(str(tmp_path)))
+    endpoint.answers = [says(str(number)) for number in range(1, 5)]
+    left = asyncio.ensure_future(function("a", "Why?"))
+    others = [asyncio.ensure_future(function("a", "Why?")) for _ in range(3)]
+    await asyncio.sleep(0)
+    left.cancel()  # its group was given up
+    assert await asyncio.gather(*others) == [0.1] * 3
+    assert len(endpoint.asked) == 1
+    await function.close()
+
+
+def test_processes_that_open_a_new_cache_at_once_all_have_it(tmp_path, caplog):
+    """SQLite waits for no other process that changes the mode of the journal."""
+    holder = sqlite3.connect(tmp_path / "judge.db", isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN EXCLUSIVE")
+    threading.Timer(0.3, holder.execute, ("COMMIT",)).start()
+    cache = JudgeCache(str(tmp_path))
+    assert not caplog.records
+    cache.put("a", 1.0)
+    assert not cache._numbers
+    cache.close()
 
 
 async def test_without_a_cache_every_response_is_judged_anew(endpoint, tmp_path):
