@@ -128,7 +128,12 @@ class Conversations:
             return None
         if given is None or self._keeps_history:
             return given
-        whole = renderer.render(messages, tools)
+        try:
+            whole = renderer.render(messages, tools)
+        except (
+            Exception
+        ):  # whatever the template raises, such as at a malformed call that the policy has made
+            return given
         return given if renderer.text([*past.prompt, *past.sampled, *given]) == renderer.text(whole) else None
 
     def place_tokens(self, whole: Sequence[int], *, is_trained: bool) -> Placed:
@@ -191,6 +196,8 @@ def _why_messages(one: Transcript, talk: Talk, tools: Any, *, is_trained: bool) 
     if why := _why(one, is_trained=is_trained):
         return why
     same = one.shared(talk)
+    if one.talk and not one.is_told:
+        return "The conversation has tokens of policy.generate that are in none of its messages."
     if same == len(one.talk) < len(talk) and tools == one.tools:
         return "The renderer writes earlier turns otherwise than they were sampled."
     if same == len(one.talk) < len(talk):

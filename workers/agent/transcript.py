@@ -86,7 +86,12 @@ class Transcript:
     def goes_on_as(self, talk: Talk, tools: Any) -> bool:
         """Whether these messages are all of the conversation, and more."""
         is_longer = len(talk) > len(self.talk) > 0
-        return is_longer and tools == self.tools and self.shared(talk) == len(self.talk)
+        return is_longer and self.is_told and tools == self.tools and self.shared(talk) == len(self.talk)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its messages tell all of its tokens: `generate` may have gone on behind them."""
+        return bool(self.ends) and self.ends[-1].tokens == len(self.tokens)
 
     def last_end(self, talk: Talk, tools: Any) -> TurnEnd:
         """The end of the last turn that these messages share with it, and continue."""

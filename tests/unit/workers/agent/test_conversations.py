@@ -199,3 +199,29 @@ def test_a_fork_behind_a_turn_that_was_cut_has_all_of_its_tokens(tokenizer):
     placed = place(found, [USER, ANSWER, USER])
     assert placed.given[: len(shared)] == shared
     assert text(tokenizer, placed.given[len(shared) :]).startswith("<|im_end|>\n<|im_start|>user\none")
+
+
+def test_messages_go_on_from_no_tokens_that_only_generate_has_given(tokenizer):
+    """They fork where they were told of last: the policy is asked in the context that they have."""
+    found = talks(tokenizer)
+    first = held(found, tokenizer)
+    told = list(first.tokens)
+    secret = tokenizer("SECRET", add_special_tokens=False)["input_ids"]
+    placed = found.place_tokens([*told, *secret], is_trained=True)
+    assert placed.transcript is first
+    first.open(placed.given)
+    first.answered(secret)
+    placed = place(found, [USER, ANSWER, MORE])
+    assert placed.transcript is None
+    assert placed.given[: len(told)] == told
+    assert "SECRET" not in text(tokenizer, placed.given)
+    assert found.cause([USER, ANSWER, MORE], placed.given, None, is_trained=True) == "branched"
+
+
+def test_where_one_is_all_tokens_that_only_generate_has_given_are_named(tokenizer):
+    found = talks(tokenizer, most=1)
+    first = held(found, tokenizer)
+    first.open(found.place_tokens([*first.tokens, 5], is_trained=True).given)
+    first.answered([6])
+    with pytest.raises(TooManyConversations, match=r"tokens of policy\.generate that are in none of its"):
+        place(found, [USER, ANSWER, MORE])

@@ -88,3 +88,22 @@ def test_an_edited_past_is_rendered_whole():
     fork, given = asked(found, edited)
     assert fork.member == 1
     assert given == TemplateRenderer(tokenizer).render(edited, None)
+
+
+def test_a_malformed_call_that_a_template_cannot_write_again_goes_on_from_its_own_tokens():
+    tokenizer = make_tokenizer()
+    written, iterated = "{{ call.function.arguments | tojson }}", "call.function.arguments|items"
+    assert written in tokenizer.chat_template
+    each = "{% for k, v in " + iterated + " %}{{ k }}={{ v }};{% endfor %}"
+    tokenizer.chat_template = tokenizer.chat_template.replace(written, each)
+    found = Conversations(
+        TemplateRenderer(tokenizer), first=0, step=1, attempt=0, most=64, history="template"
+    )
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": 1'}}
+    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+    transcript, _ = asked(found, [USER])
+    answered(found, tokenizer, transcript, [USER], answer)
+    result = {"role": "tool", "tool_call_id": "a", "content": "Error: the arguments are no JSON"}
+    again, given = asked(found, [USER, answer, result])
+    assert again is transcript
+    assert "no JSON" in tokenizer.decode(given)
