@@ -6,6 +6,7 @@ given the same pid to another process, which must be neither signalled nor waite
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,7 @@ from protocol.errors import ConfigError
 from protocol.files import stranger_at
 from protocol.plain_text import is_plain_line
 
+LOOK_S = 0.05  # a hundred times what `is_held` takes
 STARTED = 19  # place of the start time after the name in /proc/PID/stat, see `man proc`
 
 
@@ -71,6 +73,19 @@ def controller_of(run: Path) -> int | None:
     except (OSError, ValueError, OverflowError):
         return None
     return pid if is_there and (not started or started == [started_at(pid)]) else None
+
+
+def take(lock: IO[str]) -> bool:
+    """Whether this process has the lock now, until the file is closed. Raises: OSError."""
+    for pause_s in (LOOK_S, None):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if pause_s is not None:
+                time.sleep(pause_s)  # somebody may only look whether it is held
+        else:
+            return True
+    return False
 
 
 def is_held(run: Path) -> bool:

@@ -5,7 +5,6 @@ or set aside under the next free number, from which the prepared model is moved 
 and the run's shared memory exist only while the run does.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +19,7 @@ from typing import IO, Any
 
 from controller.config.models import Config
 from controller.config.yaml_file import write_yaml
-from controller.durability.holder import in_use, mark, open_lock, own_place
+from controller.durability.holder import in_use, mark, open_lock, own_place, take
 from controller.host.log_file import log_to_file
 from protocol.errors import ConfigError, RunError
 from protocol.files import OTHERS, exists, is_file
@@ -270,12 +269,10 @@ class RunDirectory:
             self._lock.close()
 
     def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take(self._lock):
             self._lock.seek(0)
             owner = next(iter(self._lock.read().split()), "unknown")
-            raise ConfigError(in_use(self.path, owner)) from None
+            raise ConfigError(in_use(self.path, owner))
         self._is_locked = True
         self._lock.truncate(0)
         self._lock.write(mark())

@@ -44,7 +44,7 @@ MORE_OF = {
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
 FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
 MAX_LINE_BYTES = 1 << 20
-KILLED_S = 3.0  # in which a process ends that was killed
+KILLED_S = 5.0  # in which a process ends that was killed
 LAST_LINES_S = 5.0  # in which what a factory has written is read, once it has ended
 # -P: a folder of the user's that is called `workers` must not hide ours
 HOST = (sys.executable, "-P", "-m", "workers.host")

@@ -5,7 +5,16 @@ import os
 
 import pytest
 
-from controller.durability.holder import controller_of, is_held, lock_of, mark, own_place, started_at
+from controller.durability.holder import (
+    controller_of,
+    is_held,
+    lock_of,
+    mark,
+    open_lock,
+    own_place,
+    started_at,
+    take,
+)
 from protocol.errors import ConfigError
 
 
@@ -59,6 +68,16 @@ def test_a_run_is_held_while_its_lock_is_whatever_pid_stands_there(tmp_path):
     assert not is_held(run)
     lock_of(run).write_text(mark())
     assert is_held(run)
+
+
+def test_a_look_at_a_lock_keeps_nobody_from_taking_it(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with open_lock(run) as lock, open_lock(run) as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda s: fcntl.flock(looking, fcntl.LOCK_UN))
+        assert take(lock)
+        monkeypatch.setattr("time.sleep", lambda s: None)
+        assert not take(looking)
 
 
 def test_a_process_of_another_user_holds_its_run(tmp_path, monkeypatch):
