@@ -8,7 +8,7 @@ from rich.console import Console as Terminal
 from controller.cli.console import PlainConsole, RichConsole
 from controller.cli.main import main
 from controller.core.commands import Finish, Warn
-from controller.host.supervisor import _Log
+from controller.host.log_file import ProcessLog
 from protocol import messages
 from protocol.messages import Message
 from protocol.wire.codec import from_fields, to_fields
@@ -56,7 +56,7 @@ def test_neither_does_what_a_worker_says_when_it_leaves_or_fails():
 
 def test_nor_the_end_of_a_workers_log(tmp_path):
     log = tmp_path / "trainer.log"
-    taken = _Log(log)
+    taken = ProcessLog(log)
     log.write_bytes(f"10 %\r100 %\n{TRACEBACK}{ESCAPES}\n".encode())
     words = taken.last_words()
     assert words.endswith(r"ValueError: \x1b]0;pwned\x07\x1b[2J")

@@ -46,9 +46,9 @@ def test_a_machine_without_a_compiler_says_so(monkeypatch):
 def test_a_compiler_that_fails_leaves_the_builds_as_they_were(tmp_path, monkeypatch):
     monkeypatch.setenv(finder.SWITCH, str(tmp_path / "builds"))
     monkeypatch.setattr(build, "why_not_here", lambda: "")
-    run = subprocess.run
+    start = subprocess.Popen
     fails = [sys.executable, "-c", "print('core.py:1: error: no such type'); raise SystemExit(3)"]
-    monkeypatch.setattr(build.subprocess, "run", lambda command, **how: run(fails, **how))
+    monkeypatch.setattr(build.subprocess, "Popen", lambda command, **how: start(fails, **how))
     with pytest.raises(RunError, match=r"ended with code 3[^`]*core.py:1: error: no such type"):
         build.build()
     assert not (tmp_path / "builds").exists()
@@ -57,7 +57,7 @@ def test_a_compiler_that_fails_leaves_the_builds_as_they_were(tmp_path, monkeypa
 def test_what_was_compiled_is_not_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv(finder.SWITCH, str(tmp_path))
     monkeypatch.setattr(build, "why_not_here", lambda: "")
-    monkeypatch.setattr(build, "_compile", lambda copy: pytest.fail("it compiles"))
+    monkeypatch.setattr(build, "_compile", lambda *arguments: pytest.fail("it compiles"))
     there = tmp_path / finder.key_of(ROOT)
     there.mkdir()
     assert build.build() == there
