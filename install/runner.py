@@ -5,16 +5,13 @@ session has ended or was killed.
 """
 
 import contextlib
-import os
-import signal
-import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from install.stopping import Stopping
+from install.stopping import Stopping, kill_session, started
 
 LAST_LINES = 15
 SILENCE_S = 5.0  # of the installer, until a line says that it still works
@@ -42,15 +39,8 @@ def run_installer(
     with contextlib.ExitStack() as ended:
         watch.start()
         ended.callback(watch.stop)
-        with stopping.put_off():  # else a process could be left that was started but is not known yet
-            pip = ended.enter_context(
-                subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                    start_new_session=True,
-                )
-            )  # fmt: skip
-            ended.callback(_end, pip)
-        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, _kill_session, [pip])
+        pip = ended.enter_context(started(command, stopping))
+        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, kill_session, [pip])
         limit.daemon = True
         limit.start()
         ended.callback(limit.cancel)
@@ -103,13 +93,3 @@ class _Watch(threading.Thread):
     def _count(self) -> int:
         """Number of packages in the environment: pip writes the metadata of each last."""
         return sum(1 for _ in self._environment.glob("lib*/python*/site-packages/*.dist-info/RECORD"))
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    _kill_session(process)  # with the compilers that it started
-    process.wait()
-
-
-def _kill_session(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -1,12 +1,15 @@
-"""Handles Ctrl-C, SIGTERM and SIGHUP during an installation.
+"""Handles Ctrl-C, SIGTERM and SIGHUP while another program installs or compiles, which ends with this one.
 
-Invariants: standard library only; the first signal ends the installation, and later ones do not disturb the
-cleanup; a signal that was ignored before, as by nohup, stays ignored.
+Invariants: standard library only; the first signal ends what is done here, and later ones do not disturb the
+cleanup; a signal that was ignored before, as by nohup, stays ignored; nothing that was started is left.
 """
 
 import contextlib
+import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
@@ -55,3 +58,34 @@ class Stopping:
         self._has_come = True
         if not self._is_put_off:
             raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[str], stopping: Stopping, *, folder: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output and errors are its `stdout`; at the end of the context it is killed.
+
+    So is all that it has started. `folder`: its working directory; None for this process's. Raises: OSError.
+    """
+    with contextlib.ExitStack() as ended:
+        with stopping.put_off():  # else a process could be left that was started but is not known yet
+            process = ended.enter_context(
+                subprocess.Popen(
+                    command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                    errors="replace", start_new_session=True,
+                )
+            )  # fmt: skip
+            ended.callback(_end, process)
+        yield process
+
+
+def kill_session(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to a process and all that it has started; nothing if all of it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    kill_session(process)
+    process.wait()

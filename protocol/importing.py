@@ -230,7 +230,7 @@ def told_of_ours(name: object) -> str:
     )
 
 
-def told_of_pythons(folders: Iterable[str]) -> str:
+def hides_python(folders: Iterable[str]) -> str:
     """A sentence where a file in one of these folders, on PYTHONPATH, hides a module of Python's; else ""."""
     for folder in folders:
         if not folder or os.path.realpath(folder) == str(ROOT):

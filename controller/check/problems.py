@@ -33,7 +33,7 @@ from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.files import exists, is_dir, is_file
-from protocol.importing import load_object, told_of_pythons
+from protocol.importing import hides_python, load_object
 from protocol.model_files import TOKENIZERS, missing_shards, tensor_shapes
 from protocol.model_shape import Shape, checked
 from protocol.plain_text import is_plain_line
@@ -216,12 +216,12 @@ def _check_run_directory(config: Config) -> Findings:
         return
     directory = (Path(config.run.dir) / config.run.name).absolute()
     if (length := len(os.fsencode(directory.name))) > MAX_NAME:
-        yield Finding("error", "run.name", f"has {length} bytes; expected {MAX_NAME} at most.")
+        text = f"has {length} bytes; expected {MAX_NAME} at most. Choose a shorter one."
+        yield Finding("error", "run.name", text)
         return
     if not is_plain_line(str(directory)):
-        yield Finding(
-            "error", "run.name", f"{str(directory)!r} is no path in UTF-8 without control characters."
-        )
+        text = f"{str(directory)!r} is no path in UTF-8 without control characters. Choose another name."
+        yield Finding("error", "run.name", text)
     versions = config.weights.directory
     folders = {"run.dir": directory} | ({} if versions == "auto" else {"weights.directory": Path(versions)})
     for field, folder in folders.items():
@@ -232,7 +232,7 @@ def _check_run_directory(config: Config) -> Findings:
 
 
 def _check_modules(config: Config) -> Findings:
-    if told := told_of_pythons([os.getcwd()] if config.reward.function or config.agent.is_on else []):
+    if told := hides_python([os.getcwd()] if config.reward.function or config.agent.is_on else []):
         yield Finding("note", "agent.function" if config.agent.is_on else "reward.function", told)
 
 

@@ -5,19 +5,15 @@ build appears whole, under the key of its sources; others stay, as a living run 
 """
 
 import ast
-import contextlib
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
 
 from controller.compiled.finder import COMPILED, HOME, ROOT, SUFFIX, home, key_of
-from install.stopping import Stopping
+from install.stopping import Stopping, started
 from protocol.errors import ConfigError, RunError
 from protocol.files import is_dir, is_file
 
@@ -96,15 +92,7 @@ def _compile(copy: Path, stopping: Stopping) -> None:
         (copy / file).write_text(with_marks((copy / file).read_text()))
     # -P: names of this folder shall not hide those of libraries
     command = [sys.executable, "-P", str(copy / "controller/compiled/compiler.py"), *compiled]
-    with contextlib.ExitStack() as ended:
-        with stopping.put_off():  # else a process could be left that was started but is not known yet
-            compiler = ended.enter_context(
-                subprocess.Popen(
-                    command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                    start_new_session=True,
-                )
-            )  # fmt: skip
-            ended.callback(_kill_session, compiler)
+    with started(command, stopping, folder=copy) as compiler:
         said, _ = compiler.communicate()
     if compiler.returncode:
         last = "\n".join(said.splitlines()[-SHOWN_LINES:])
@@ -112,12 +100,6 @@ def _compile(copy: Path, stopping: Stopping) -> None:
             f"The core is not compiled: mypyc ended with code {compiler.returncode}. Its last "
             f"lines:\n{last}\nRuns go on without it, from the sources. Mend what it names, and compile again."
         )
-
-
-def _kill_session(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to the compiler and what it has started; nothing if all of it has ended."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def with_marks(source: str) -> str:

@@ -17,7 +17,7 @@ from protocol.files import exists, for_owner_only
 from protocol.plain_text import plain
 from protocol.stacks import dump_on_signal
 
-LAST_WORDS_LINES = 15
+LAST_WORDS_LINES = 15  # of the log of a process that has ended, in a message
 LAST_WORDS_BYTES = 8192
 
 

@@ -96,7 +96,7 @@ class WorkerFailed(WorkerMessage):
     tag: ClassVar[int] = 5
     said_by: ClassVar[tuple[Party, ...]] = ROLES
     reason: Text
-    is_final: bool = False  # its next life would fail alike: somebody has to mend something
+    is_final: bool = False  # its next life would fail alike, until the cause is mended
 
 
 @record

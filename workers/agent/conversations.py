@@ -10,12 +10,17 @@ is rendered completely.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jinja2 import TemplateError
+
 from protocol.messages.pieces import ForkCause
 from workers.agent.fork_causes import cause_of, cause_of_tokens
 from workers.agent.messages import normal
 from workers.agent.rendering.renderer import Past, Renderer
 from workers.agent.rendering.spelling import Messages
 from workers.agent.transcript import Talk, Transcript
+
+TEMPLATE_ERRORS = (TemplateError, TypeError, KeyError, RecursionError)
+"""What a chat template raises at messages that it cannot write."""
 
 
 class TooManyConversations(ValueError):
@@ -130,9 +135,7 @@ class Conversations:
             return given
         try:
             whole = renderer.render(messages, tools)
-        except (
-            Exception
-        ):  # whatever the template raises, such as at a malformed call that the policy has made
+        except TEMPLATE_ERRORS:  # such as at a malformed call of the policy's, which lies in the past
             return given
         return given if renderer.text([*past.prompt, *past.sampled, *given]) == renderer.text(whole) else None
 

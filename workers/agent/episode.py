@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
 
 from protocol.messages import Ask, Begin, Turn
 from protocol.messages.pieces import ForkCause
 from protocol.settings import WorkerSettings
-from workers.agent.conversations import Conversations, Placed
+from workers.agent.conversations import TEMPLATE_ERRORS, Conversations, Placed
 from workers.agent.messages import TOO_DEEP, CheckedHistory, spoken
 from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
 from workers.agent.rendering.long_texts import LongText
@@ -273,7 +272,7 @@ class HostedEpisode:
         tools = question.get("tools") or None
         try:
             return self._conversations.place(messages, tools, is_trained=is_trained, renderer=renderer)
-        except (TemplateError, TypeError, KeyError, RecursionError) as error:
+        except TEMPLATE_ERRORS as error:
             raise ValueError(
                 f"The chat template refuses the messages: {type(error).__name__}: {error}."
             ) from None

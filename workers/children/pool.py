@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from protocol.errors import ConfigError, RunError
-from protocol.importing import told_of_pythons
+from protocol.importing import hides_python
 from workers.children.process import KeptProcess
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class KeptPool(Generic[Child]):
                 return child
             if child.was_killed and self._idle_deaths < MAX_IDLE_DEATHS - 1:  # not by what it imports, maybe
                 return await self._replace(child, make)
-            hidden = told_of_pythons(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+            hidden = hides_python(os.environ.get("PYTHONPATH", "").split(os.pathsep))
             told = f"The {self._pooled.kind} {self._pooled.name!r} did not start. {child.reason} {hidden}"
             raise RunError(told.rstrip()) from None
         self._on_started(child)

@@ -74,7 +74,7 @@ class Fetch:
         self.why = ""
         """The reason of the last source alone."""
         self.is_unreachable = False
-        """Whether it has failed as no source answered, or another process of this host pulls: try later."""
+        """Whether a later try may succeed: no source answered, or another process of this host pulls it."""
         self.has_no_room = False
         """Whether the pull has failed because this host cannot keep the version."""
         self.published: PublishedFile | None = None

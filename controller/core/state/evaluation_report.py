@@ -6,15 +6,13 @@ Invariants: a failed prompt is counted and named, and is in no mean; nothing her
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import comb, isfinite, sqrt
+from math import comb, sqrt
 from statistics import fmean, stdev
 
 from controller.core.state.groups import Group
 
 NAMED = 5  # failures that a report names
-DIGITS = (
-    12  # of pass@1 that count: equal shares differ in the last ones, by the order in which they are added
-)
+DIGITS = 12  # of pass@1 that count: the others depend on the order in which shares were added
 ALIKE = ("data_digest", "threshold")  # reports that differ in one of these cannot be compared
 
 
@@ -133,7 +131,7 @@ def is_better(line: Mapping[str, object], than: Mapping[str, object]) -> bool:
 def _rank(line: Mapping[str, object]) -> tuple[float, float]:
     values = (line.get("pass@1"), line.get("reward/mean"))
     first, second = (value if isinstance(value, int | float) else float("-inf") for value in values)
-    return round(first, DIGITS) if isfinite(first) else first, second
+    return round(first, DIGITS), second
 
 
 def _ks(samples: int) -> list[int]:

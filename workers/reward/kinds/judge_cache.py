@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "judge.db"
 WAIT_S = 5.0  # for another process that writes
-PAUSE_S = 0.02
+PAUSE_S = 0.02  # between two tries, as long as another process opens the file for the first time
 MOST_IN_MEMORY = 1 << 16  # numbers, of some 250 bytes each, if there is no file; the oldest go first
 TABLE = "CREATE TABLE IF NOT EXISTS numbers (digest TEXT PRIMARY KEY, number REAL NOT NULL) WITHOUT ROWID"
 
@@ -81,7 +81,7 @@ class JudgeCache:
 def _prepare(database: sqlite3.Connection) -> None:
     """Make the table. Raises: sqlite3.Error.
 
-    SQLite does not wait for another process that changes the journal's mode at the same time.
+    SQLite does not wait where another process has begun to write and the mode of the journal is to change.
     """
     until = time.monotonic() + WAIT_S
     while True:

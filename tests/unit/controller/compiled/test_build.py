@@ -48,7 +48,7 @@ def test_a_compiler_that_fails_leaves_the_builds_as_they_were(tmp_path, monkeypa
     monkeypatch.setattr(build, "why_not_here", lambda: "")
     start = subprocess.Popen
     fails = [sys.executable, "-c", "print('core.py:1: error: no such type'); raise SystemExit(3)"]
-    monkeypatch.setattr(build.subprocess, "Popen", lambda command, **how: start(fails, **how))
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: start(fails, **how))
     with pytest.raises(RunError, match=r"ended with code 3[^`]*core.py:1: error: no such type"):
         build.build()
     assert not (tmp_path / "builds").exists()

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import sqlite3
-import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -247,15 +246,21 @@ async def test_equal_responses_at_once_are_judged_once_and_alike(endpoint, tmp_p
     await function.close()
 
 
-def test_processes_that_open_a_new_cache_at_once_all_have_it(tmp_path, caplog):
-    """SQLite waits for no other process that changes the mode of the journal."""
-    holder = sqlite3.connect(tmp_path / "judge.db", isolation_level=None, check_same_thread=False)
-    holder.execute("BEGIN EXCLUSIVE")
-    threading.Timer(0.3, holder.execute, ("COMMIT",)).start()
+def test_processes_that_open_a_new_cache_at_once_all_have_it(tmp_path, caplog, monkeypatch):
+    """SQLite does not wait where another has begun to write and the mode of the journal is to change."""
+    holder, pauses = sqlite3.connect(tmp_path / "judge.db", isolation_level=None), list[float]()
+    holder.execute("BEGIN IMMEDIATE")
+
+    def pause(s):
+        pauses.append(s)
+        holder.execute("COMMIT")
+
+    monkeypatch.setattr("time.sleep", pause)
     cache = JudgeCache(str(tmp_path))
     assert not caplog.records
     cache.put("a", 1.0)
     assert not cache._numbers
+    assert len(pauses) == 1
     cache.close()
 
 
