@@ -9,11 +9,12 @@ import os.path
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from controller.check.data import Remark
-from controller.check.source import Definition, call_problem, look_up
-from controller.config.models import Config
+from controller.check.source import Definition, call_problem, find_import_path, look_up
+from controller.config.models import TRACKERS, Config
 from controller.config.pluggable import BUILT_IN, CALLED, NOT_BUILT_IN
 from protocol.asking import ask
 from protocol.errors import Unanswered
@@ -93,6 +94,21 @@ def no_program(name: str) -> str:
         f"names the program {name!r}, which this machine has not; expected a name that PATH has, or the path "
         "of a file that may be executed. A script needs one: [python3, script.py]."
     )
+
+
+def tracker_problems(config: Config) -> Iterator[str]:
+    """Why a tracker of `logging.trackers` would show nothing: no such name, file or package."""
+    for name in config.logging.trackers:
+        if ":" in name:
+            if problem := find_import_path(name):
+                yield problem
+        elif name not in TRACKERS:
+            yield (
+                f"there is no tracker {name!r}; expected one of {', '.join(TRACKERS)}, or module:function or "
+                "file.py:function."
+            )
+        elif name == "wandb" and ((found := find_spec(name)) is None or found.origin is None):  # or a folder
+            yield f"{name} needs the package {name}, which is not installed: pip install {name}."
 
 
 def _value(config: Config, key: str) -> str | None:

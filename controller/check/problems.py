@@ -20,14 +20,13 @@ from controller.check.data import Remark, epoch_remarks, kind_of, samples
 from controller.check.lora import Shapes, adapter_problems
 from controller.check.memory import device_findings, memory_findings
 from controller.check.model import model_findings
-from controller.check.plugins import no_program, plugin_remarks
+from controller.check.plugins import no_program, plugin_remarks, tracker_problems
 from controller.check.prompts import prompt_remarks
 from controller.check.reward import reward_remarks
 from controller.check.sandbox import sandbox_remarks
-from controller.check.source import find_import_path
 from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
-from controller.config.models import TRACKERS, Config
+from controller.config.models import Config
 from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
@@ -284,15 +283,7 @@ def _check_devices(config: Config) -> Findings:
 
 
 def _check_trackers(config: Config) -> Findings:
-    for name in config.logging.trackers:
-        if name not in TRACKERS and ":" not in name:
-            yield Finding(
-                "error", "logging.trackers",
-                f"there is no tracker {name!r}; expected one of {', '.join(TRACKERS)}, or module:function or "
-                "file.py:function.",
-            )  # fmt: skip
-        elif name not in TRACKERS and (problem := find_import_path(name)):
-            yield Finding("error", "logging.trackers", problem)
+    yield from (Finding("error", "logging.trackers", text) for text in tracker_problems(config))
     if (told := config.notify.command) and shutil.which(told[0]) is None:
         yield Finding("error", "notify.command", no_program(told[0]))
 

@@ -1,5 +1,6 @@
 """Every check has an example that it finds, and leaves a sound configuration alone."""
 
+import importlib
 import json
 import os
 import socket
@@ -190,6 +191,16 @@ def test_a_saved_dataset_needs_its_package(sound, monkeypatch):
 )
 def test_bad_import_paths_are_found(sound, section, field, value):
     assert only(errors(**{section: {field: value}})).startswith(f"{section}.{field}: ")
+
+
+def test_a_tracker_needs_its_package(sound, monkeypatch):
+    (sound / "wandb").mkdir()  # what a run of another script leaves, which is no package
+    monkeypatch.setattr(sys, "path", [str(sound)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    assert "pip install wandb" in only(errors(logging={"trackers": ("wandb", "tensorboard")}))
+    (sound / "wandb/__init__.py").write_text("raise SystemExit('imported')\n")
+    importlib.invalidate_caches()
+    assert errors(logging={"trackers": ("wandb",)}) == []
 
 
 def test_modules_are_found_without_importing_them():
