@@ -200,7 +200,18 @@ def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
             problems.append(f"{dotted} (line {line}): is given twice, first{lines[dotted]}. Keep one.")
         lines.setdefault(dotted, f" (line {line})")
     tree = {key: {} if value is None else value for key, value in _with_texts(tree).items()}
-    return tree, lines, problems  # `run:` may have nothing below it
+    _fill(tree, Config)
+    return tree, lines, problems
+
+
+def _fill(tree: Tree, model: type[BaseModel]) -> None:
+    """Take a section with nothing below it, `run:` or `sampling:` with comments only, for an empty one."""
+    for name, field in model.model_fields.items():
+        if name in tree and isinstance(section := field.annotation, type) and issubclass(section, Section):
+            if tree[name] is None:
+                tree[name] = {}
+            elif isinstance(tree[name], dict):
+                _fill(tree[name], section)
 
 
 def _with_texts(value: Any) -> Any:

@@ -33,6 +33,9 @@ def problems(tmp_path: Path, text: str, *overrides: str) -> str:
 def test_an_empty_file_is_all_defaults(tmp_path):
     assert load(tmp_path, "") == Config()
     assert load(tmp_path, "run:\ntrainer:\n") == Config()
+    text = "rollout:\n  sampling:\n    # temperature: 1.0\n"
+    assert load(tmp_path, text) == Config()
+    assert load(tmp_path, text, "rollout.sampling.temperature=0.5").rollout.sampling.temperature == 0.5
 
 
 def test_numbers_and_lists_are_what_people_mean(tmp_path):
