@@ -99,6 +99,7 @@ async def test_an_attached_worker_outlives_its_controller_a_pause_and_then_loses
     assert stage == "is revoked"
     said = await words_of(worker)
     assert await worker.wait() == 1
+    assert f"as node1, a rollout worker of the run {controller.run_dir}." in said
     assert "Looking for it for 300 s" in said
     assert "Its key was revoked" in said
     assert [path.name for path in cache.rglob("config.json")] == ["config.json"]

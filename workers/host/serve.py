@@ -136,10 +136,10 @@ async def serve(options: argparse.Namespace) -> int:
         attach = Attach(options.role, name, os.getpid(), _in_order("STALEFLOW_HOST", this_host()))
         host = _Host(options, attach, stop, adapt)
         link = await Link.attach(options.address, attach, key=options.key)
-        _say_attached(options, link.name or attach.name)
+        _say_attached(options, link.name or attach.name, link.settings)
         while (code := await host.work(link)) is None:
             link = await host.find_again(link.settings.reattach_s)
-            _say_attached(options, link.name or attach.name)
+            _say_attached(options, link.name or attach.name, link.settings)
     except ConfigError as error:
         if options.parent is None:
             print(error, file=sys.stderr)
@@ -154,13 +154,14 @@ async def serve(options: argparse.Namespace) -> int:
     return code
 
 
-def _say_attached(options: argparse.Namespace, name: str) -> None:
+def _say_attached(options: argparse.Namespace, name: str, settings: WorkerSettings) -> None:
     """Report the attachment: to the person who started this worker, or to the log of a local one."""
     if options.parent is not None:
         logger.info("Attached to %s as %s.", options.address, name)
         return
     leave = "" if options.role == "trainer" else " Ctrl-C hands back what it has, and leaves."
-    print(f"Attached to {options.address} as {name}, a {options.role} worker.{leave}", flush=True)
+    run = f" of the run {plain_line(settings.run_dir)}" if "://" in options.address else ""
+    print(f"Attached to {options.address} as {name}, a {options.role} worker{run}.{leave}", flush=True)
 
 
 def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:

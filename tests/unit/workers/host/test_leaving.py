@@ -33,7 +33,7 @@ async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(
 
     async def attach(*given: object, **keys: object) -> Link:
         link = Link("inproc://nobody", "trainer")
-        link.settings = argparse.Namespace(is_private=False)
+        link.settings = argparse.Namespace(is_private=False, run_dir="/runs/a")
         link.send = lambda message, *frames: said.append(message)
         return link
 
@@ -59,7 +59,7 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
 
     async def attach(*given: object, **keys: object) -> Link:
         link = Link("inproc://nobody", "reward")
-        link.settings = argparse.Namespace(is_private=False)
+        link.settings = argparse.Namespace(is_private=False, run_dir="/runs/a")
         return link
 
     async def fetch(settings: object, link: Link) -> str:
