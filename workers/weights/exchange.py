@@ -72,6 +72,7 @@ class WeightsExchange:
         self._porter = Porter(self.endpoint, most=raise_limit().strangers)
         self._held: dict[int, VersionFile] = {}  # opened for readers, or for deltas
         self._bases: set[int] = set()  # retired: not served any more, but kept as bases of deltas
+        self._freed: set[int] = set()  # that the trainer is about to remove
         self._is_telling_deltas, self._deltas = orders.deltas, DeltaCache()
         self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the current one
         self._fetch: Fetch | None = None
@@ -150,6 +151,8 @@ class WeightsExchange:
         return bool(content)
 
     def _free(self, versions: list[int]) -> None:
+        if self._is_writers:
+            self._freed = {*versions, *self._freed}.intersection(self._store.versions())
         for version in versions:
             self._bases.discard(version)
             self._held.pop(version, None)
@@ -343,6 +346,8 @@ class WeightsExchange:
         return (word, made) if made is not None else (whole, chunk)
 
     def _hold(self, policy_version: int) -> VersionFile | None:
+        if policy_version in self._freed:  # whoever opens it now holds its storage after its end
+            return None
         if policy_version not in self._held:
             found = VersionFile.open(self._store.path(policy_version))
             if found is None:

@@ -1,5 +1,7 @@
 """What readers wait for is bounded, by reader: nobody's greed costs memory, or another its turn."""
 
+import json
+import os
 from contextlib import closing
 
 import pytest
@@ -135,3 +137,26 @@ def test_a_disk_that_cannot_be_used_fails_the_pull_in_words(tmp_path, monkeypatc
     (tmp_path / "disk").write_text("not a folder")
     with disked(tmp_path, "shared") as exchange, pytest.raises(StaleFlowError, match="cannot be made"):
         exchange._store_for(1)
+
+
+def test_a_version_that_is_freed_is_not_opened_again_before_its_trainer_removes_it(tmp_path):
+    """Its storage could not be used again, and would be held as long as the exchange lives."""
+    folder = tmp_path / "versions"
+    orders = Orders(
+        directory=str(folder), bind="tcp://127.0.0.1:*", window_bytes=CHUNK_BYTES, is_writers=True
+    )
+    with closing(VersionStore(folder)) as trainers, closing(WeightsExchange(orders)) as exchange:
+        publish(trainers, 0)
+        inode = os.stat(publish(trainers, 1).location).st_ino
+        publish(trainers, 2)
+        exchange._answer(b"reader", Word(CHUNK, 1, 0))
+        exchange._answer(b"reader", Word(DELTA, 2, 0, 1))
+        order, told = os.pipe()
+        os.write(told, json.dumps({"retire": 1, "free": [1]}).encode() + b"\n")
+        assert exchange._take_orders(order)
+        exchange._answer(b"reader", Word(CHUNK, 1, 0))  # of a pull that nobody waits for any more
+        exchange._answer(b"reader", Word(DELTA, 2, 0, 1))
+        trainers.retire(1)
+        assert os.stat(publish(trainers, 3).location).st_ino == inode, "the storage is used again"
+        for end in (order, told):
+            os.close(end)
