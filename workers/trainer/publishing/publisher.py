@@ -4,7 +4,8 @@ Invariants: each rank writes its own shards straight into the storage that becom
 the private copy that the optimizer does not touch; ranks on several hosts send rank 0 one tensor at a time,
 in the published precision; ranks communicate in a process group used only here, so training may go on
 meanwhile; rank 0 alone decides where versions are stored, makes them visible and retires them; an existing
-version is not written again, since readers may have it.
+version is not written again, since readers may have it, except for version 0, which an older run of this name
+may have left.
 """
 
 import hashlib
@@ -90,7 +91,8 @@ class Publisher:
         found = segment = None
         if self._ranks.rank == 0:
             path = self._store.path(policy_version)
-            found = self._store.find(policy_version) if exists(path) else None
+            # the controller refuses later ones of an older run; of this run, 0 is always the same
+            found = self._store.find(policy_version) if policy_version and exists(path) else None
             segment = None if found else self._store.begin(layout)
         if self._agree(found is not None):
             return found

@@ -90,6 +90,23 @@ def test_a_trainer_started_again_frees_what_is_older_and_announces_what_is_newer
     after.close()
 
 
+def test_the_first_version_is_that_of_this_run_and_not_of_an_older_one_of_its_name(make):
+    """The host of a trainer keeps it where the controller, on another host, begins the run anew."""
+    before = make()
+    of_older_run = publish(before, 0)
+    before.close()
+    after = make()
+    assert after.survivors(after=0) == []
+    changed = {"w": TENSORS["w"] + 1}
+    published = after.seal(after.write(0, changed))
+    assert torch.equal(read(published.location, published.digest)["w"], changed["w"])
+    assert published.digest != of_older_run.digest
+    again = make()  # of the same run, which makes the same of it
+    assert again.seal(again.write(0, changed)) == published
+    for publisher in (after, again):
+        publisher.close()
+
+
 def test_a_version_that_is_not_whole_does_not_survive(make):
     before = make()
     whole, torn = publish(before, 3), publish(before, 4)
