@@ -12,7 +12,7 @@ from protocol.errors import ConfigError
 from protocol.model_shape import too_long
 from workers.models.apart import is_apart
 from workers.models.small_copy import difference, in_words, passed_spans, small_copy
-from workers.trainer.packed_forward import compute_apart, forward_row, tolerance, whole_row
+from workers.trainer.packed_forward import PACKED_SDPA, compute_apart, forward_row, tolerance, whole_row
 
 log = logging.getLogger("workers")
 
@@ -29,8 +29,9 @@ def check_no_leak(
 
     Compares two sequences in one row with each of them alone. If they differ, the model carries a state from
     token to token: the sequences of a row are computed apart from now on (`workers/models/apart.py`), and
-    compared again. Then, in a small copy of the model, compares sequences longer than its windows and chunks
-    with plain passes over them.
+    compared again. In a forward pass of 16 bits a small copy of the model in float32 is compared, too: where
+    weights are small yet, rounding hides a state that grows with them. Then, in a small copy of the model,
+    compares sequences longer than its windows and chunks with plain passes over them.
 
     `longest`: tokens of a sequence of this run; `row`: those of a packed row; `dtype`: of the forward pass.
     Raises: ConfigError if they still differ: the model has an attention of its own, or one that packed
@@ -38,10 +39,10 @@ def check_no_leak(
     """
     if problem := too_long(model.config.to_dict(), longest):
         raise ConfigError(problem)
-    gap, bound = _leak(model, device)
+    gap, bound = _worst_leak(model, device, dtype)
     if not gap <= bound and not is_apart(model):
         compute_apart(model)
-        packed_gap, (gap, bound) = gap, _leak(model, device)
+        packed_gap, (gap, bound) = gap, _worst_leak(model, device, dtype)
         if gap <= bound:
             log.warning(
                 "%s carries state from token to token (packed logits would be off by %.3g): its sequences "
@@ -74,6 +75,22 @@ def _leak(model: PreTrainedModel, device: torch.device) -> tuple[float, float]:
         ) from error
     gap = (packed - alone).abs().max().item()
     return gap, tolerance(alone.dtype) * max(1.0, alone.abs().max().item())
+
+
+def _worst_leak(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """The leak of the model; or that of its small copy in float32, if rounding to 16 bits may hide it."""
+    gap, bound = _leak(model, device)
+    if dtype == torch.float32 or not gap <= bound:
+        return gap, bound
+    try:
+        small = small_copy(model.config, {}, device=device, dtype=torch.float32).model
+    except ConfigError:  # none can be made
+        return gap, bound
+    small.set_attn_implementation(PACKED_SDPA)
+    if is_apart(model):
+        compute_apart(small)
+    small_gap, small_bound = _leak(small, device)
+    return (small_gap, small_bound) if small_gap > small_bound else (gap, bound)
 
 
 def _check_beyond(

@@ -97,6 +97,26 @@ def test_logits_and_gradients_of_a_row_are_those_of_plain_passes(family, batch, 
             assert (weight.grad - gradient).abs().max() < 1e-5 * max(1.0, gradient.abs().max().item()), name
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_state_that_is_below_rounding_yet_is_found_in_bfloat16(family):
+    """As in a new model: its weights are small, and so is what they carry over, until they are trained."""
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[family](**{**FAMILIES[family], "initializer_range": 0.02})
+    model = AutoModelForCausalLM.from_config(
+        config, attn_implementation=PACKED_SDPA, dtype=torch.bfloat16
+    ).eval()
+    check_no_leak(model, CPU, longest=max(LENGTHS), dtype=torch.bfloat16)
+    assert is_apart(model)
+
+
+def test_a_model_without_a_state_is_packed_in_bfloat16_as_in_float32():
+    model = AutoModelForCausalLM.from_config(
+        CONFIG_MAPPING["qwen3"](**SHAPE), attn_implementation=PACKED_SDPA, dtype=torch.bfloat16
+    ).eval()
+    check_no_leak(model, CPU, longest=max(LENGTHS), dtype=torch.bfloat16)
+    assert not is_apart(model)
+
+
 def test_without_it_the_state_goes_on_into_the_next_sequence(batch):
     packed, apart = make("qwen3_5_text"), make("qwen3_5_text")
     compute_apart(apart)
