@@ -42,7 +42,7 @@ class TrainStart(NamedTuple):
     instances: int
     groups: tuple[int, ...]
     trajectories: int
-    response_tokens: int
+    response_tokens: int  # sampled ones
     ages: dict[int, int]  # staleness -> trajectories
     totals: Totals
 
@@ -71,9 +71,10 @@ def train_start(
     ages: Counter[int] = Counter()
     tokens = 0
     for item in message.items:
-        if item.segments:
-            ages[message.train_version - item.segments[0].policy_version] += 1
-        tokens += item.response_tokens
+        versions = [segment.policy_version for segment in item.segments if not segment.is_given]
+        if versions:
+            ages[message.train_version - versions[0]] += 1
+        tokens += item.sampled_tokens
     totals = Totals(*spent, *engine_totals(rollouts), trainer.busy_s)
     groups = tuple(sorted({item.group for item in message.items}))
     return TrainStart(now, instances, groups, len(message.items), tokens, dict(sorted(ages.items())), totals)

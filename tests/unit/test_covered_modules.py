@@ -99,7 +99,7 @@ unit/controller/data/test_formats.py: controller/data/tables
 unit/controller/data/test_prompts.py: controller/data/saved
 unit/controller/host/test_prompt_reader.py: controller/host/daemon_thread
 unit/controller/host/test_stepper.py: controller/host/resumed_run
-simulation/test_simulation_assumed.py: controller/cli/simulate controller/simulation/records
+simulation/test_simulation_assumed.py: controller/cli/simulate
 simulation/test_simulation_compare.py: controller/simulation/report
 simulation/test_simulation_from_run.py: controller/cli/planning/from_run
 unit/controller/test_file_modes.py: controller/host/log_file workers/rollout/handover
