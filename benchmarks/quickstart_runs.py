@@ -1,7 +1,7 @@
 """Whole runs of the quickstart in a folder of their own, for benchmarks that compare what was learned.
 
-Invariants: runs of one seed begin with the same model; one that has ended is not made again: delete the
-folder to start over.
+Invariants: runs of one seed begin with the same model; one that has come to its end is not made again: delete
+the folder to start over. One that has failed, or was stopped, goes on.
 """
 
 import json
@@ -50,7 +50,7 @@ class QuickstartRuns:
         return json.loads((self.folder / run / "summary.json").read_text())
 
     def _has_ended(self, run: str) -> bool:
-        return (self.folder / run / "summary.json").exists()
+        return (self.folder / run / "summary.json").exists() and self.summary(run)["ending"] == "done"
 
     def _launch(self, run: str, settings: Sequence[str]) -> bool:
         own = (f"run.dir=runs/{self.name}", f"run.name={run}", "view.start=off", *settings)
