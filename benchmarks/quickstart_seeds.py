@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 def run(seed: int, overrides: list[str]) -> dict[str, object]:
     """One quickstart; its summary in a few figures."""
     name = f"seed_{seed}"
-    settings = [f"run.seed={seed}", f"run.name={name}", "run.dir=runs/quickstart_seeds", *overrides]
+    settings = [f"run.seed={seed}", f"run.name={name}", "run.dir=runs/quickstart_seeds"]
+    settings += ["run.resume=never", *overrides]  # else one that was interrupted would only be ended
     began = time.monotonic()
     command = [sys.executable, "launch.py", "examples/quickstart.yaml", *settings]
     done = subprocess.run(
