@@ -316,7 +316,8 @@ class Simulation:
         self.on_start(start)
 
     def _sample(self) -> None:
-        living = [p.worker for p in self._processes.values() if isinstance(p.worker, SimulatedRollout)]
+        processes = self._processes.values()
+        living = {p.name: p.worker for p in processes if isinstance(p.worker, SimulatedRollout)}
         self._sample_s = self._now + self.outcome.load.take(self._now, living)
 
     # -- faults -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ are totals, so that the figures of a window are differences of two totals.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
@@ -82,18 +82,24 @@ def train_start(
 
 @dataclass(slots=True)
 class Load:
-    """Running and queued requests of each instance over time, in at most MAX_SAMPLES rows."""
+    """Running and queued requests of each instance over time, in at most MAX_SAMPLES rows.
+
+    An instance keeps its column when its process dies and another one takes its name.
+    """
 
     every_s: float = 1.0
     times: list[float] = field(default_factory=list)
     running: list[list[int]] = field(default_factory=list)
     queued: list[list[int]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the columns
 
-    def take(self, now: float, rollouts: list[SimulatedRollout]) -> float:
-        """Add a row; returns the seconds until the next one is wanted."""
+    def take(self, now: float, rollouts: Mapping[str, SimulatedRollout]) -> float:
+        """Add a row of the living instances, by name; returns the seconds until the next one is wanted."""
+        self.names += [name for name in rollouts if name not in self.names]
+        there = [rollouts.get(name) for name in self.names]
         self.times.append(now)
-        self.running.append([rollout.engine.running for rollout in rollouts])
-        self.queued.append([len(rollout.engine.queue) for rollout in rollouts])
+        self.running.append([0 if one is None else one.engine.running for one in there])
+        self.queued.append([0 if one is None else len(one.engine.queue) for one in there])
         if len(self.times) > MAX_SAMPLES:
             self.times, self.running, self.queued = self.times[::2], self.running[::2], self.queued[::2]
             self.every_s *= 2
