@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from controller.core.state.accounts import without_rollout
 from controller.core.state.bottleneck import verdict
+from controller.core.state.views.admission import batches_in_flight
 
 if TYPE_CHECKING:
     from controller.core.core import Core
@@ -14,8 +15,7 @@ def summary(core: "Core") -> dict[str, object]:
     state = core.state
     accounts, config = state.accounts, state.config
     totals = accounts.summary(state.now) | state.device_figures
-    cap = state.pace.cap / state.ledger.batch_groups
-    totals["verdict"] = verdict(accounts.figures(cap=cap), config)
+    totals["verdict"] = verdict(accounts.figures(cap=batches_in_flight(state)), config)
     if state.windows.total.windows:
         totals |= state.windows.total.figures()
     if config.trainer.is_supervised:

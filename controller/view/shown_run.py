@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from controller.core.run_alarms import alarms_of
+from controller.core.state.views.admission import batches_in_flight
 from controller.durability.holder import controller_of
 from controller.durability.recording import Recording
 from controller.history.story import Beginning
@@ -150,7 +151,7 @@ class ShownRun:
                 "controller": written.own.figures() if is_present else {},
                 "last_step": figures_of(lines, steps),
                 "recent": recent_of(lines, steps),
-                "pace": pace_of(lines, steps, core.state.config, cap=core.state.pace.cap),
+                "pace": pace_of(lines, steps, core.state.config, cap=batches_in_flight(core.state)),
                 "quiet_s": quiet,
             }
             if not instant.number:  # it has not been told that the run begins, so nothing is amiss

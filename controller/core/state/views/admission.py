@@ -1,4 +1,4 @@
-"""Admission: how many groups may start now, and which starts next.
+"""Admission: how many groups may start now, which starts next, and how many may be in the system.
 
 Invariant: pure functions of the state; nothing is kept between two calls.
 """
@@ -34,6 +34,15 @@ def admitted(state: RunState) -> int:
     if state.paused is not None:
         return 0
     return state.strategies.admit(admission_view(state), state.config.staleness.in_flight_batches)
+
+
+def batches_in_flight(state: RunState) -> float:
+    """The batches of groups that may be in the system now, by the rule that holds; for advice to people."""
+    staleness, ledger = state.config.staleness, state.ledger
+    limit = staleness.in_flight_batches
+    if staleness.admission != "window" or limit == "all":
+        return ledger.max_staleness + 1.0
+    return state.pace.cap / ledger.batch_groups if isinstance(limit, str) else limit
 
 
 def next_fresh(state: RunState) -> int:

@@ -1,9 +1,12 @@
 """What the newest steps say of a run's pace."""
 
+import json
+
 import pytest
 
+from controller.config.load import change_config
 from controller.view.pace_of_steps import MOST_STEPS, pace_of
-from tests.support.shown_run import CONFIG
+from tests.support.shown_run import CONFIG, Browser, recorded
 
 WANTED = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"steps": 60})})
 
@@ -76,3 +79,13 @@ def test_what_is_no_number_does_not_count(bad):
     assert (found["steps"], found["verdict"]) == (0, "")
     assert found["reward"] is found["mean_reward"] is found["tokens_per_s"] is found["left_s"] is None
     assert recent([])["steps"] == 0
+
+
+def test_advice_goes_by_the_batches_that_may_be_in_the_system(tmp_path):
+    """Of two batches, where the bound admits four; a batch has four groups."""
+    run = recorded(tmp_path / "one", change_config(CONFIG, ["staleness.max_staleness=3"]))
+    phases = {"phase/training": 0.3, "phase/cap": 0.7, "idle/rollout": 0.6}
+    lines = lines_of(4, **phases)
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    _, found = Browser(run).json("/api/runs/0/now")
+    assert "raise staleness.in_flight_batches" in found["pace"]["verdict"]

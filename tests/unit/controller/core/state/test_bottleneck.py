@@ -155,6 +155,20 @@ def test_a_simulated_run_is_told_what_bounds_it(name, sections):
         assert relieved.startswith("Bound by training: ")
 
 
+@pytest.mark.parametrize(
+    ("in_flight", "more"), [(1.0, "in_flight_batches"), ("all", "max_staleness (now 3)")]
+)
+def test_what_is_raised_is_the_limit_that_holds_and_not_the_cap_that_would_be_found(in_flight, more):
+    some = config(staleness={"max_staleness": 3, "in_flight_batches": in_flight})
+    simulation = Simulation(some)
+    simulation.run()
+    core, state = simulation.core, simulation.core.state
+    state.accounts.spent_s = {"training": 30.0, "cap": 70.0}
+    for cap in (4.0, 16.0):  # one batch, and all that the bound admits
+        state.pace = state.pace._replace(cap=cap)
+        assert f"raise staleness.{more}" in str(core.summary()["verdict"])
+
+
 class SlowSource(Simulation):
     """Rows take a while to read."""
 
