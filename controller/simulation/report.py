@@ -27,7 +27,8 @@ def cells_of(row: Row) -> list[str]:
     """A row of the table, in the order of COLUMNS."""
     if len(row.failures) == len(row.cells):
         return [row.strategy, str(row.max_staleness), "failed", *["-"] * (len(COLUMNS) - 3)]
-    speed, tokens = row.mean("trajectories_per_s"), max(1.0, row.mean("tokens_per_s") * row.mean("seconds"))
+    speed, rates = row.mean("trajectories_per_s"), row.values("tokens_per_s")
+    tokens = max(1.0, sum(rate * s for rate, s in zip(rates, row.values("seconds"), strict=True)))
     oldest = max(row.ages, default=0)
     ages = " ".join(f"{age}:{share:.0%}" for age, share in row.ages.items() if share >= 0.005)
     return [
@@ -42,8 +43,8 @@ def cells_of(row: Row) -> list[str]:
         f"{row.mean('staleness_mean'):.2f}/{oldest}",
         ages,
         str(row.total("violations")),
-        f"{row.mean('wasted_tokens') / tokens:.1%}",
-        f"{row.mean('reprefilled_tokens') / tokens:.1%}",
+        f"{row.total('wasted_tokens') / tokens:.1%}",
+        f"{row.total('reprefilled_tokens') / tokens:.1%}",
     ]
 
 

@@ -1,6 +1,7 @@
 """Comparisons of strategies: configurations of cells, the window, the report, the command."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,13 +12,15 @@ from controller.config.models import Config
 from controller.simulation.bounds import throughput_bound
 from controller.simulation.compare import (
     STRATEGIES,
+    Cell,
+    Row,
     cell_config,
     compare,
     refusal,
     strategies_named,
     upper_bound_of,
 )
-from controller.simulation.records import Totals, TrainStart, whole_cycles, window
+from controller.simulation.records import Load, Totals, TrainStart, whole_cycles, window
 from controller.simulation.report import COLUMNS, cells_of, write_plots, write_results
 from protocol.errors import ConfigError
 from strategies.presets import FIXED_BOUND
@@ -49,6 +52,19 @@ def test_a_window_goes_from_train_start_to_train_start():
     assert figures.rollout_idle == pytest.approx(0.5)
     assert figures.trainer_idle == pytest.approx(0.9)
     assert figures.mean_running == pytest.approx(10)
+
+
+def test_what_was_wasted_is_a_share_of_all_trained_tokens_however_long_the_seeds_took():
+    starts = [start(0, ages={0: 8}), start(10, ages={0: 8})]
+    quick = window(starts, max_staleness=1, skip=0)
+    assert quick is not None
+    slow = replace(quick, seconds=30.0, tokens_per_s=quick.tokens_per_s / 3)
+    cells = [
+        Cell("greedy", 1, seed, replace(one, wasted_tokens=400, reprefilled_tokens=80), "", 0, Load())
+        for seed, one in enumerate((quick, slow))
+    ]
+    row = cells_of(Row("greedy", 1, tuple(cells), None, 1.0, None))
+    assert row[-2:] == ["50.0%", "10.0%"]  # of 800 tokens each
 
 
 @pytest.mark.parametrize(("cycle", "count", "skip"), [(2, 12, 5), (3, 12, 5), (3, 13, 6), (1, 12, 4)])
