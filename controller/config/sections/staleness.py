@@ -118,7 +118,7 @@ class StalenessSettings(Section):
     favours short ones."""
     spare_groups: int = Field(default=0, ge=0)
     """Groups started per batch beyond `trainer.batch_groups`; a batch then waits for no straggler, and groups
-    that are too late are dropped."""
+    that are too late are dropped. The ledger `in_order` starts none, as its batches are fixed."""
     filter: str = "none"
     """`none`; `zero_variance` drops groups whose rewards are all equal, or with `agent.turn_rewards` those in
     which no turn has advantages that differ (no two turns, with `agent.turn_advantages` of your own). Each is
