@@ -95,7 +95,7 @@ class RowStates:
     def empty(self, row: int) -> None:
         """Clear the states of a row, for a generation without earlier tokens."""
         for stored in self._stored.values():
-            stored[row] = 0
+            stored[row : row + 1] = 0  # a row that is not allocated yet begins with zeros
 
     def move(self, source: int, target: int) -> None:
         """Copy one row over another."""

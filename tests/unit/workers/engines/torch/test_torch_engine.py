@@ -294,6 +294,17 @@ def test_a_prompt_of_one_token_knows_nothing_of_what_ran_in_its_row_before(name)
     assert tokens(finish(used, one)) == tokens(finish(fresh, one))
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_prompt_of_one_token_may_take_the_first_row_beyond_those_that_are_allocated(name):
+    alone, full = (TorchEngine(make_model(name), make_rollout(12), stop_tokens=[]) for _ in range(2))
+    one = Generation((9, 0, 0), [5], [], 8, 7)
+    wanted = tokens(finish(alone, one))[one.key]
+    for member in range(8):  # as many rows as a cache begins with
+        full.add(Generation((1, member, 0), [2, 3, 4], [], 12, member))
+    full.step()
+    assert tokens(finish(full, one))[one.key] == wanted
+
+
 class WithRenamedCache(LlamaForCausalLM):
     """Takes its cache under the name of transformers 5.24, and drops the one of before, as 5.40 will."""
 
