@@ -6,6 +6,7 @@ reward; a request that failed for a passing reason is repeated.
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -142,12 +143,28 @@ class _Playing:
 
     def __init__(self, template_kwargs: Mapping[str, Any] | None = None) -> None:
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        self.talk: list[Any] = []
+        self.talks: dict[int, list[Any]] = {}  # trained conversations, each up to its newest answer
+        self.said: dict[int, list[str]] = defaultdict(list)  # the policy's turns in each of them
         self.template_kwargs = template_kwargs  # of its row
         self.conversations = ToldConversations()
-        self.turns = self.tokens = self.promised = 0  # promised: tokens, to requests that are open
+        self.turns = self.tokens = 0  # of all conversations
+        self.trained_tokens = 0
+        self.promised = 0  # tokens, to requests that are open
         self.ending = "stop"
         self.tasks: set[asyncio.Task[None]] = set()
+
+    def told(self, conversation: int, messages: Talk, answer: EndpointAnswer) -> None:
+        """Note an answer in a trained conversation."""
+        self.talks[conversation] = [*messages, answer.message]
+        self.said[conversation].append(str(answer.message["content"]))
+        self.trained_tokens += answer.tokens
+        self.ending = answer.ending
+
+    @property
+    def first(self) -> tuple[list[Any], list[str]]:
+        """The messages of the first trained conversation, and the policy's turns; empty before an answer."""
+        number = min(self.talks, default=0)
+        return self.talks.get(number, []), self.said[number]
 
 
 class EndpointEpisodes:
@@ -216,25 +233,27 @@ class EndpointEpisodes:
             self._pool.answered(child)
             for task in playing.tasks:
                 task.cancel()
-        if not playing.turns and not has_door:
+        if not playing.talks and not has_door:
             raise Lost("The agent returned before the policy had answered once.")
-        if not playing.turns and ended.reward is None:
+        if not playing.talks and ended.reward is None:
             raise Lost(NO_REWARD)
-        last = next((m for m in reversed(playing.talk) if m["role"] == "assistant"), {"content": ""})
-        first = next((str(m["content"]) for m in playing.talk if m["role"] == "user"), "")
-        ending = "length" if ended.limit else playing.ending
+        return self._played(playing, ended)
+
+    def _played(self, playing: _Playing, ended: Ended) -> Played:
+        """What an episode came to: its answers are those of its first trained conversation."""
+        talk, said = playing.first
         return Played(
-            worth(agent, ended.limit or "stop", ended.reward),
-            first,
+            worth(self._settings.agent, ended.limit or "stop", ended.reward),
+            next((str(message["content"]) for message in talk if message["role"] == "user"), ""),
             [],
-            str(last["content"]),
+            said[-1] if said else "",
             [],
-            ending,
-            playing.tokens,
+            "length" if ended.limit else playing.ending,
+            playing.trained_tokens,
             playing.turns,
-            playing.talk,
-            playing.talk or None,
-            [str(message["content"]) for message in playing.talk if message["role"] == "assistant"],
+            talk,
+            talk or None,
+            said,
             tuple(playing.conversations.forks),
         )
 
@@ -287,10 +306,9 @@ class EndpointEpisodes:
         else:
             playing.turns += 1
             playing.tokens += answer.tokens
-            playing.ending = answer.ending
             playing.conversations.answered(conversation, messages, answer.message, tools)
-            if len(messages) >= len(playing.talk):
-                playing.talk = [*messages, answer.message]
+            if is_trained:
+                playing.told(conversation.member, messages, answer)
             child.answer(number, question, {"message": answer.message, "ending": answer.ending})
         finally:
             playing.promised -= most

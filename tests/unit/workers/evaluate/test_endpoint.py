@@ -245,6 +245,62 @@ def test_messages_that_are_nested_too_deep_are_refused_and_no_answer_is_waited_f
         assert told == [("", TOO_DEEP), "two"]
 
 
+class Asking(Child):
+    """A process whose agent asks these requests, one after the other, and ends."""
+
+    asks_at_door = False
+
+    def __init__(self, requests, ended):
+        super().__init__()
+        self.requests, self.ended = requests, ended
+
+    def begin(self, number, seed, row, door):
+        self.asking = asyncio.create_task(self.ask(number))
+
+    async def ask(self, number):
+        for place, asked in enumerate(self.requests):
+            self.episodes.on_ask(self, number, place, asked)
+            await asyncio.gather(*self.episodes._playing[number].tasks)
+        self.episodes.on_ended(number, self.ended)
+
+    def cancel(self, number):
+        """It is over already."""
+
+
+def play_episode(child, url="http://there/v1", **agent):
+    """What an episode in this process came to."""
+    settings = WorkerSettings(
+        run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+        trainer=TrainerSettings(), rollout=RolloutSettings(max_response_tokens=9),
+        agent=AgentSettings(function="a.py:f", retries=0, **agent),
+    )  # fmt: skip
+
+    async def place(is_alone):
+        return child
+
+    async def play():
+        async with Endpoint(url, "small", "", SamplingSettings()) as endpoint:
+            child.episodes = EndpointEpisodes(settings, endpoint)
+            child.episodes._pool = SimpleNamespace(answered=lambda child: None, place=place)
+            return await child.episodes.play(0, 0, {})
+
+    return asyncio.run(play())
+
+
+def test_what_an_episode_came_to_is_its_first_conversation_that_training_would_use():
+    shown = [{"role": "user", "content": "0 + 1?"}, {"role": "assistant", "content": "one"}, *QUESTION]
+    title = {"chat": [{"role": "system", "content": "Give it a title."}, *shown], "is_untrained": True}
+    branch = {"chat": [{"role": "system", "content": "Check it."}, *shown]}
+    long = {"finish_reason": "length", "message": {"content": "A sum"}}
+    cut = (200, json.dumps({"choices": [long], "usage": {"completion_tokens": 5}}))
+    with serving("two", "yes", cut) as stub:
+        played = play_episode(Asking([{"chat": shown}, branch, title], Ended(None, (), (), "")), stub.url)
+    assert (played.completion, played.ending, played.tokens, played.turns) == ("two", "stop", 6, 3)
+    assert played.prompt == "0 + 1?"
+    assert played.talk == [*shown, {"role": "assistant", "content": "two"}]
+    assert played.said == ["two"]
+
+
 class AtDoor(Child):
     """A process whose agent asks the endpoint itself, and returns this reward."""
 
@@ -266,25 +322,8 @@ class AtDoor(Child):
 
 @pytest.mark.parametrize("reward", [1.0, None])
 def test_what_an_agent_asked_by_itself_is_not_scored_as_an_empty_answer(reward):
-    settings = WorkerSettings(
-        run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
-        trainer=TrainerSettings(), rollout=RolloutSettings(), agent=AgentSettings(function="a.py:f"),
-    )  # fmt: skip
-
-    async def play():
-        child = AtDoor(reward)
-
-        async def place(is_alone):
-            return child
-
-        child.episodes = EndpointEpisodes(
-            settings, Endpoint("http://there/v1", "small", "", SamplingSettings())
-        )
-        child.episodes._pool = SimpleNamespace(answered=lambda child: None, place=place)
-        return await child.episodes.play(0, 0, {})
-
     if reward is None:
         with pytest.raises(Lost, match="returned no reward, and asked the endpoint itself"):
-            asyncio.run(play())
+            play_episode(AtDoor(reward))
     else:
-        assert asyncio.run(play()).reward == reward
+        assert play_episode(AtDoor(reward)).reward == reward
