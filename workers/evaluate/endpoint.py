@@ -138,6 +138,13 @@ class EndpointResponses:
         return Played(None, asked, [], text, [], answer.ending, answer.tokens, 1, shown)
 
 
+class _Budget(NamedTuple):
+    """What a turn may have."""
+
+    most: int  # tokens; below 1: none
+    limit: str  # that bounds them, as in EpisodeEnded; "": the agent's own max_tokens
+
+
 class _Playing:
     """An episode that runs in a process."""
 
@@ -150,15 +157,15 @@ class _Playing:
         self.turns = self.tokens = 0  # of all conversations
         self.trained_tokens = 0
         self.promised = 0  # tokens, to requests that are open
-        self.ending = "stop"
+        self.cut_by = ""  # the limit that cut the newest trained turn
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def told(self, conversation: int, messages: Talk, answer: EndpointAnswer) -> None:
-        """Note an answer in a trained conversation."""
+    def told(self, conversation: int, messages: Talk, answer: EndpointAnswer, *, limit: str) -> None:
+        """Note an answer in a trained conversation; `limit`: which one bounded it."""
         self.talks[conversation] = [*messages, answer.message]
         self.said[conversation].append(str(answer.message["content"]))
         self.trained_tokens += answer.tokens
-        self.ending = answer.ending
+        self.cut_by = limit if answer.ending == "length" else ""
 
     @property
     def first(self) -> tuple[list[Any], list[str]]:
@@ -242,13 +249,14 @@ class EndpointEpisodes:
     def _played(self, playing: _Playing, ended: Ended) -> Played:
         """What an episode came to: its answers are those of its first trained conversation."""
         talk, said = playing.first
+        ending = ended.limit or playing.cut_by or "stop"
         return Played(
-            worth(self._settings.agent, ended.limit or "stop", ended.reward),
+            worth(self._settings.agent, ending, ended.reward),
             next((str(message["content"]) for message in talk if message["role"] == "user"), ""),
             [],
             said[-1] if said else "",
             [],
-            "length" if ended.limit else playing.ending,
+            "stop" if ending == "stop" else "length",
             playing.trained_tokens,
             playing.turns,
             talk,
@@ -269,25 +277,27 @@ class EndpointEpisodes:
         elif playing.turns + len(playing.tasks) >= self._settings.agent.max_turns:
             text = f"The episode has had its {playing.turns} turns (agent.max_turns)."
             child.refuse(number, question, "turns", text)
-        elif (most := self._most(playing, asked.get("max_tokens"))) < 1:
+        elif (budget := self._budget(playing, asked.get("max_tokens"))).most < 1:
             text = f"The policy has said {playing.tokens} tokens (agent.max_sampled_tokens)."
             child.refuse(number, question, "tokens", text)
         else:
-            playing.promised += most
-            task = asyncio.create_task(self._answer(child, number, question, asked, most), name="a turn")
+            playing.promised += budget.most
+            task = asyncio.create_task(self._answer(child, number, question, asked, budget), name="a turn")
             playing.tasks.add(task)
             task.add_done_callback(playing.tasks.discard)
 
-    def _most(self, playing: _Playing, wanted: int | None) -> int:
-        """Tokens that the next turn may have; below 1 if it may have none."""
+    def _budget(self, playing: _Playing, wanted: int | None) -> _Budget:
+        """What the next turn may have."""
         agent = self._settings.agent
-        most = agent.max_turn_tokens or self._settings.rollout.max_response_tokens
-        allowed = agent.max_sampled_tokens
-        left = allowed - playing.tokens - playing.promised if allowed else most
-        return min(most, wanted or most, left)
+        longest = agent.max_turn_tokens or self._settings.rollout.max_response_tokens
+        most = {"length": longest, "": wanted or longest}
+        if agent.max_sampled_tokens:
+            most["tokens"] = agent.max_sampled_tokens - playing.tokens - playing.promised
+        limit = min(most, key=lambda name: most[name])
+        return _Budget(most[limit], limit)
 
     async def _answer(
-        self, child: AgentChild, number: int, question: int, asked: dict[str, Any], most: int
+        self, child: AgentChild, number: int, question: int, asked: dict[str, Any], budget: _Budget
     ) -> None:
         playing, tools = self._playing[number], asked.get("tools") or None
         try:
@@ -295,7 +305,7 @@ class EndpointEpisodes:
             is_trained = not asked.get("is_untrained")
             conversation = playing.conversations.ask(messages, tools, is_trained=is_trained)
             kwargs = playing.template_kwargs
-            answer = await self._endpoint.chat(messages, tools, most, template_kwargs=kwargs)
+            answer = await self._endpoint.chat(messages, tools, budget.most, template_kwargs=kwargs)
         except ValueError as error:
             child.refuse(number, question, "", str(error))
         except RecursionError:
@@ -308,10 +318,10 @@ class EndpointEpisodes:
             playing.tokens += answer.tokens
             playing.conversations.answered(conversation, messages, answer.message, tools)
             if is_trained:
-                playing.told(conversation.member, messages, answer)
+                playing.told(conversation.member, messages, answer, limit=budget.limit)
             child.answer(number, question, {"message": answer.message, "ending": answer.ending})
         finally:
-            playing.promised -= most
+            playing.promised -= budget.most
 
     def on_ended(self, number: int, ended: Ended) -> None:
         """An episode has ended."""

@@ -301,6 +301,26 @@ def test_what_an_episode_came_to_is_its_first_conversation_that_training_would_u
     assert played.said == ["two"]
 
 
+@pytest.mark.parametrize(
+    ("agent", "wanted", "reward"),
+    [
+        ({"on_limit": "zero"}, None, 0.0),
+        ({"on_limit": "zero", "max_turn_tokens": 5}, 7, 0.0),
+        ({"on_limit": "mask", "max_sampled_tokens": 5}, None, 0.0),
+        ({"on_limit": "score"}, None, 1.0),
+        ({"on_limit": "zero"}, 5, 1.0),
+    ],
+    ids=["response", "turn", "sampled", "scored", "own"],
+)
+def test_a_last_turn_that_a_limit_cuts_counts_as_with_a_checkpoint(agent, wanted, reward):
+    choice = {"finish_reason": "length", "message": {"content": "tw"}}
+    cut = (200, json.dumps({"choices": [choice], "usage": {"completion_tokens": 5}}))
+    asking = Asking([{"chat": QUESTION, "max_tokens": wanted}], Ended(1.0, (), (), ""))
+    with serving(cut) as stub:
+        played = play_episode(asking, stub.url, **agent)
+    assert (played.reward, played.ending) == (reward, "stop" if wanted == 5 else "length")
+
+
 class AtDoor(Child):
     """A process whose agent asks the endpoint itself, and returns this reward."""
 
