@@ -287,20 +287,23 @@ class SimulatedEngine:
         """Whether the request's KV fits besides the next step of the running ones."""
         need = blocks(request.resident + request.base + 1)
         if self._prefixes.get(request.group):
-            need -= self._prompt_tokens // BLOCK
+            need -= self._prompt_blocks(request)
         return self._used + self._growth(1) + need <= self.kv_blocks
+
+    def _prompt_blocks(self, request: Request) -> int:
+        """Full blocks of the group's prompt in a request; 0 in a fork of an episode that is shorter."""
+        return self._prompt_tokens // BLOCK if request.resident >= self._prompt_tokens else 0
 
     # -- requests ---------------------------------------------------------------------------------------
 
     def _start(self, request: Request) -> None:
         """Allocate blocks for all tokens of the request and for its first new token."""
-        has_prefix = self._prefixes.get(request.group, 0)
-        self._prefixes[request.group] = has_prefix + 1
-        total = request.resident + request.base
-        shared = self._prompt_tokens // BLOCK
-        request.prefilled = min(shared * BLOCK, total - 1) if has_prefix else 0
+        total, prompt = request.resident + request.base, self._prompt_blocks(request)
+        holders = self._prefixes.get(request.group, 0)
+        self._prefixes[request.group] = holders + (prompt > 0)
+        request.prefilled = min(prompt * BLOCK, total - 1) if holders else 0
         self._take_parked(request, total)
-        self._used += blocks(total + 1) - (shared if has_prefix else 0)
+        self._used += blocks(total + 1) - (prompt if holders else 0)
         self._resident[request] = None
         self._prefilling.append(request)
 
@@ -379,12 +382,11 @@ class SimulatedEngine:
         self._trim()
         del self._resident[request]
         total = request.resident + request.base + (0 if request.is_decoding else 1)
-        left = self._prefixes[request.group] - 1
-        self._used -= blocks(total) - (self._prompt_tokens // BLOCK if left else 0)
+        prompt = self._prompt_blocks(request)
+        left = self._prefixes.pop(request.group, 0) - (prompt > 0)
+        self._used -= blocks(total) - (prompt if left else 0)
         if left:
             self._prefixes[request.group] = left
-        else:
-            del self._prefixes[request.group]
         if request.is_decoding:
             offset = request.resident + request.base - self._step
             self._running -= 1

@@ -158,6 +158,25 @@ def test_blocks_never_exceed_the_cache_and_add_up(seed):
     assert one.requests == {}
 
 
+@pytest.mark.parametrize("order", [(512, 50), (50, 512), (50, 512, 20, 512)])
+def test_what_is_shorter_than_the_prompt_of_its_group_shares_none_of_it(order):
+    one = engine(kv_blocks=400)
+    for member, resident in enumerate(order):
+        one.add(0.0, request(7, member=member, resident=resident, limit=40 + 9 * member))
+    one.advance(0.0)
+    here = list(one._resident)
+    whole = [held for held in here if held.resident == 512]
+    assert len(here) == len(order)
+    while (now := one.next_change_s()) is not None:
+        left = [held for held in here if held in one._resident]
+        saved = 512 // BLOCK * max(0, sum(held in left for held in whole) - 1)
+        totals = [held.resident + one.tokens(held) + (not held.is_decoding) for held in left]
+        assert one._used == sum(map(blocks, totals)) - saved
+        one.advance(now)
+    assert (one._used, one._prefixes) == (0, {})
+    assert one.prefill_tokens == sum(order) - 512 * (len(whole) - 1) + len(whole) - 1
+
+
 def test_siblings_prefill_their_prompt_once_while_one_of_them_is_resident():
     one = engine()
     for member in range(4):
