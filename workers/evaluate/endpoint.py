@@ -156,7 +156,7 @@ class _Playing:
         self.conversations = ToldConversations()
         self.turns = self.tokens = 0  # of all conversations
         self.trained_tokens = 0
-        self.promised = 0  # tokens, to requests that are open
+        self.open = self.promised = 0  # open requests, and the tokens that they may have
         self.cut_by = ""  # the limit that cut the newest trained turn
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -274,13 +274,14 @@ class EndpointEpisodes:
             return
         if "chat" not in asked:
             child.refuse(number, question, "", NO_TOKENS)
-        elif playing.turns + len(playing.tasks) >= self._settings.agent.max_turns:
+        elif playing.turns + playing.open >= self._settings.agent.max_turns:
             text = f"The episode has had its {playing.turns} turns (agent.max_turns)."
             child.refuse(number, question, "turns", text)
         elif (budget := self._budget(playing, asked.get("max_tokens"))).most < 1:
             text = f"The policy has said {playing.tokens} tokens (agent.max_sampled_tokens)."
             child.refuse(number, question, "tokens", text)
         else:
+            playing.open += 1
             playing.promised += budget.most
             task = asyncio.create_task(self._answer(child, number, question, asked, budget), name="a turn")
             playing.tasks.add(task)
@@ -321,6 +322,7 @@ class EndpointEpisodes:
                 playing.told(conversation.member, messages, answer, limit=budget.limit)
             child.answer(number, question, {"message": answer.message, "ending": answer.ending})
         finally:
+            playing.open -= 1
             playing.promised -= budget.most
 
     def on_ended(self, number: int, ended: Ended) -> None:

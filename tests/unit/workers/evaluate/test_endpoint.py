@@ -321,6 +321,33 @@ def test_a_last_turn_that_a_limit_cuts_counts_as_with_a_checkpoint(agent, wanted
     assert (played.reward, played.ending) == (reward, "stop" if wanted == 5 else "length")
 
 
+def test_a_turn_that_was_just_answered_counts_once_among_the_turns_of_its_episode():
+    """Another conversation of the episode asks in the moment that the answer goes out."""
+
+    class Parallel(Asking):
+        def answer(self, number, question, answer):
+            super().answer(number, question, answer)
+            if len(self.told) == 1:
+                asyncio.get_running_loop().call_soon(self.ask_more, number)
+            else:
+                self.episodes.on_ended(number, self.ended)
+
+        def refuse(self, number, question, limit, reason):
+            super().refuse(number, question, limit, reason)
+            self.episodes.on_ended(number, self.ended)
+
+        def ask_more(self, number):
+            self.episodes.on_ask(self, number, 1, {"chat": QUESTION})
+
+        async def ask(self, number):
+            self.episodes.on_ask(self, number, 0, {"chat": QUESTION})
+
+    child = Parallel([], Ended(1.0, (), (), ""))
+    with serving("two") as stub:
+        played = play_episode(child, stub.url, max_turns=2)
+    assert (child.told, played.turns) == (["two", "two"], 2)
+
+
 class AtDoor(Child):
     """A process whose agent asks the endpoint itself, and returns this reward."""
 
