@@ -261,7 +261,8 @@ class _Episode:
             decode(prompt, skip_special_tokens=True), prompt,
             self._said[first][-1], self._last[first],
             ending,
-            sum(map(len, self._sampled.values())), self._turns, texts if len(texts) > 1 else texts[0],
+            sum(map(len, self._sampled.values())), sum(len(self._said[member]) for member in self._sampled),
+            texts if len(texts) > 1 else texts[0],
             talk, self._said[first], tuple(self._forks),
         )  # fmt: skip
 

@@ -258,7 +258,7 @@ class EndpointEpisodes:
             [],
             "stop" if ending == "stop" else "length",
             playing.trained_tokens,
-            playing.turns,
+            sum(map(len, playing.said.values())),
             talk,
             talk or None,
             said,

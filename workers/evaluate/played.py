@@ -14,8 +14,8 @@ class Played(NamedTuple):
     completion: str  # the policy's last answer, in its first trajectory
     completion_ids: list[int]
     ending: str  # stop or length
-    tokens: int  # sampled by the policy
-    turns: int
+    tokens: int  # sampled by the policy, as far as training would use them
+    turns: int  # of the policy, likewise
     transcript: Any  # text, or the messages
     talk: list[Any] | None = None  # the messages of its first conversation; None if held in tokens
     said: list[str] | None = None  # the policy's turns in its first conversation; None: no episode

@@ -295,7 +295,7 @@ def test_what_an_episode_came_to_is_its_first_conversation_that_training_would_u
     cut = (200, json.dumps({"choices": [long], "usage": {"completion_tokens": 5}}))
     with serving("two", "yes", cut) as stub:
         played = play_episode(Asking([{"chat": shown}, branch, title], Ended(None, (), (), "")), stub.url)
-    assert (played.completion, played.ending, played.tokens, played.turns) == ("two", "stop", 6, 3)
+    assert (played.completion, played.ending, played.tokens, played.turns) == ("two", "stop", 6, 2)
     assert played.prompt == "0 + 1?"
     assert played.talk == [*shown, {"role": "assistant", "content": "two"}]
     assert played.said == ["two"]

@@ -225,7 +225,7 @@ async def test_an_episode_that_is_over_is_called_off_whatever_it_came_to(play):
     assert sorted(over) == [(0, 0, 1), (1, 0, 1)]
 
 
-async def test_further_conversations_that_training_would_take_are_told_by_their_cause(play):
+async def test_conversations_that_training_would_take_are_counted_and_told_by_their_cause(play):
     def script(message, row):
         if isinstance(message, Begin):
             key = key_of(message)
@@ -236,3 +236,4 @@ async def test_further_conversations_that_training_would_take_are_told_by_their_
 
     (played,), _ = await play(script, 0)
     assert played.forks == ("edited",)
+    assert (played.turns, played.tokens) == (2, 2), "without the one that is not trained"
