@@ -35,20 +35,27 @@ class Distribution(NamedTuple):
 
     def quantile(self, u: float) -> int:
         """The length below which a share `u` (0 < u < 1) of the responses lies."""
+        try:
+            drawn = round(self._drawn(u))
+        except OverflowError:  # of a very wide distribution: more than any float
+            drawn = self.cap
+        return max(1, min(self.cap, max(self.low, drawn)))
+
+    def _drawn(self, u: float) -> float:
+        """`quantile` without its bounds. Raises: OverflowError."""
         match self.kind:
             case "lognormal":
-                drawn = self.median * exp(self.sigma * NORMAL.inv_cdf(u))
+                return self.median * exp(self.sigma * NORMAL.inv_cdf(u))
             case "bimodal":
-                drawn = self.cap if u >= 1 - self.long_share else self.low
+                return self.cap if u >= 1 - self.long_share else self.low
             case "power_law":
-                drawn = self.low * (1 - u) ** (-1 / self.alpha)
+                return self.low * (1 - u) ** (-1 / self.alpha)
             case "uniform":
-                drawn = self.low + u * (self.cap - self.low)
+                return self.low + u * (self.cap - self.low)
             case "trace":
-                drawn = self.lengths[int(u * len(self.lengths))]
+                return self.lengths[int(u * len(self.lengths))]
             case _:
-                drawn = self.low
-        return max(1, min(self.cap, max(self.low, round(drawn))))
+                return self.low
 
     def sample(self) -> list[int]:
         """Equally likely lengths, sorted, that represent the whole distribution."""

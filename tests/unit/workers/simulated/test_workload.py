@@ -24,6 +24,14 @@ def test_the_defaults_are_the_workloads_with_known_results(kind, cap, mean, medi
     assert distribution.quantile(0.99) == pytest.approx(p99, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "wide", [{"kind": "lognormal", "sigma": 300.0}, {"kind": "power_law", "alpha": 0.01}]
+)
+def test_lengths_beyond_every_number_are_at_the_cap(wide):
+    distribution = make_distribution(cap=1000, low=3, **wide)
+    assert (distribution.quantile(1e-9), distribution.quantile(1 - 1e-12)) == (3, 1000)
+
+
 def test_lengths_depend_on_seed_group_and_member_alone():
     distribution = make_distribution("lognormal", cap=1000)
     one, same, other = (Workload(distribution, seed=seed) for seed in (3, 3, 4))
