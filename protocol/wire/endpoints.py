@@ -1,7 +1,8 @@
 """Where a controller may bind, and how its address is found.
 
 Invariants: nothing that other hosts can reach is bound without keys; no Unix socket is bound that has no
-file, whose folder says who may reach it; no live controller's socket is taken over.
+file, whose folder says who may reach it; no live controller's socket is taken over, and nothing but a socket
+is removed.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import ipaddress
 import json
 import os
 import socket
+import stat
 from pathlib import Path
 
 from protocol.errors import ConfigError, NoAnswer
@@ -130,6 +132,8 @@ def check_unix_path(path: Path) -> None:
         )
     if not is_dir(path.parent):
         raise ConfigError(f"The folder of the socket {path} does not exist. Make it, or choose another.")
+    if exists(path) and not stat.S_ISSOCK(path.stat().st_mode):  # it would look like a dead socket
+        raise ConfigError(f"{path} is in the way of the socket: it is none. Remove it or bind elsewhere.")
 
 
 def _take_unix_path(path: Path) -> None:

@@ -1,0 +1,25 @@
+"""What may be bound, and what is in the way of it."""
+
+import socket
+
+import pytest
+
+from protocol.errors import ConfigError
+from protocol.wire.endpoints import check_endpoint, check_unix_path
+
+
+@pytest.mark.parametrize("check", [lambda path: check_endpoint(f"ipc://{path}"), check_unix_path])
+def test_a_file_at_the_path_of_a_socket_is_no_dead_socket(tmp_path, check):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    for path in (notes, tmp_path):
+        with pytest.raises(ConfigError, match="in the way of the socket: it is none"):
+            check(path)
+    assert notes.read_text() == "mine"
+
+
+def test_the_socket_of_a_controller_that_was_killed_is_cleared_away(tmp_path):
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / "left"))
+    check_endpoint(f"ipc://{tmp_path}/left")
+    assert not (tmp_path / "left").exists()
