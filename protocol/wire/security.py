@@ -31,6 +31,7 @@ from protocol.wire.grants import RESERVED, ROLES, Grant, GrantFolder, Key
 
 DOMAIN = b"staleflow"
 CHANNEL_ROLES: tuple[Role, ...] = ("rollout", "trainer")  # roles that pull or publish policy versions
+OWN_KEY = "local"  # name of the key that a controller makes for its own processes, anew at each start
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Socket = zmq.Socket[Any]  # a plain one, or one of asyncio
 FileKind = TypeVar("FileKind", bound=Section)
@@ -207,7 +208,7 @@ class Keyring:
         self.server = _load(self.directory / "server.key", ServerKey)
         public, secret = _pair()
         self.local = WorkerKey(
-            name="local", roles=ROLES, public=public, secret=secret, server=self.server.public
+            name=OWN_KEY, roles=ROLES, public=public, secret=secret, server=self.server.public
         )
         """Of this life of the controller: for local workers, and whoever may read the run directory."""
         self.folder = GrantFolder(self.directory / "workers")

@@ -46,7 +46,7 @@ from protocol.wire.frame_limits import (
     check_sizes,
 )
 from protocol.wire.porter import ACCEPTED, CLOSED
-from protocol.wire.security import CurveAuthenticator, Grant, Keyring, secure_server
+from protocol.wire.security import OWN_KEY, CurveAuthenticator, Grant, Keyring, secure_server
 from protocol.wire.session import Session
 from protocol.wire.sockets import PAUSE_S, REFUSED, Conversation, DrainedSocket, Frames
 
@@ -344,6 +344,6 @@ class Server(DrainedSocket):
 
 def _name_by_key(grant: Grant, claimed: str) -> str:
     """Name a worker after its key; the name that it gives tells apart workers with the same key."""
-    if grant.name in ("local", claimed):
+    if grant.name in (OWN_KEY, claimed):
         return claimed
     return f"{grant.name}/{claimed}"[:200]

@@ -1,5 +1,6 @@
 """Who may attach: no key, wrong key, revoked key, wrong role, no CURVE, garbage. Others notice nothing."""
 
+import argparse
 import asyncio
 import os
 import socket
@@ -24,8 +25,12 @@ from protocol.wire.security import (
     load_worker_key,
     make_keys,
     revoke,
+    write_local_key,
 )
 from protocol.wire.server import Server
+from workers.host import serve
+from workers.host.overrides import Overrides
+from workers.host.stop import Stop
 from workers.link.link import Link, LinkClosed
 
 LIMIT_S = 300
@@ -140,6 +145,23 @@ async def test_a_worker_with_a_key_is_not_welcome_where_there_are_none(tmp_path:
             key=str(make_keys(tmp_path, "node1", ("rollout",))),
         )
     server.close()
+
+
+async def test_a_worker_of_the_run_directory_finds_a_controller_that_has_made_another_key(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "RETRY_S", 0.01)
+    run, former = tmp_path, Keyring(guarded.folder)
+    (run / "address").write_text(guarded.server.endpoint)
+    write_local_key(run / "local.key", former.local)
+    options = argparse.Namespace(address=str(run), key=None, parent=None)
+    host = serve._Host(options, Attach("rollout", "r0", 1, "here"), Stop(), Overrides("rollout", []))
+    finding = asyncio.create_task(host.find_again(LIMIT_S))
+    await guarded.until(lambda: guarded.refusals)  # it has read the key of the controller before
+    write_local_key(run / "local.key", guarded.keys.local)
+    link = await finding
+    assert [message.name for _, message in guarded.heard if isinstance(message, Attach)] == ["r0"]
+    await link.aclose()
 
 
 async def test_a_role_that_the_key_is_not_for_is_refused_and_said_once(guarded: Guarded) -> None:

@@ -20,7 +20,7 @@ from protocol.messages import MAY_HEAR, Attach, Beat, Close, Drain, Message, Rea
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint, has_ipv6_alone, unknown_host
-from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
+from protocol.wire.security import OWN_KEY, ServerKey, WorkerKey, load_worker_key
 from protocol.wire.sockets import GARBLED, REFUSED, Frames
 from workers.link.machine_use import machine_use
 
@@ -257,7 +257,10 @@ class Link:
         """Handle a failed handshake. Once attached, only the lease matters."""
         if self.lease_s:
             return
-        if what == REFUSED and self._key is not None:
+        may_reattach = what == REFUSED and self._key is not None and self._key.name == OWN_KEY
+        if may_reattach:
+            text = "the run's own key is another by now, as its controller was started again. Attach again."
+        elif what == REFUSED and self._key is not None:
             text = (
                 f"the key {self._key.name!r} is unknown there, or was revoked. Ask for a new one: "
                 "launch.py keygen."
@@ -280,7 +283,7 @@ class Link:
                 )
                 self._close(LinkClosed(text, True, may_reattach=True))
             return
-        self._close(LinkClosed(text, True))
+        self._close(LinkClosed(text, True, may_reattach=may_reattach))
 
     def _close(self, closed: LinkClosed) -> None:
         if self._closed is None:
