@@ -194,7 +194,7 @@ class Supervisor:
             with os.fdopen(write, "wb", 0) as saying:
                 process = await self._run(
                     [*self._prepare, *arguments], environment, output=saying, error=file,
-                    is_forked="trainer" in self._forked,
+                    is_forked="trainer" in self._forked, parent="--parent={}",
                 )  # fmt: skip
             reading = asyncio.create_task(_take_lines(said, file, on_progress), name="read the factory")
             ending = asyncio.create_task(process.wait(), name="wait for the factory")

@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from protocol.errors import RunError
 from tests.support.ends import has_ended
 from tests.support.stage import stage
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
 
 
@@ -245,8 +247,42 @@ async def test_the_making_of_the_model_tells_its_progress(tmp_path: Path) -> Non
             on_progress=lambda *at: heard.append(at),
         )
     arguments = ["f.py:make", "--directory", str(tmp_path / "model"), "--seed", "7"]
+    arguments += [f"--parent={os.getpid()}"]
     assert heard == [(0.5, "warm start"), (1.0, str(arguments))]
     assert (tmp_path / "logs" / "prepare.log").read_text() == "loading\n"
+
+
+MAKING = """
+import asyncio, sys
+from pathlib import Path
+from tests.support.stage import stage
+
+async def main(folder):
+    async with stage(folder) as s:
+        await s.supervisor.prepare_model(
+            factory=f"{folder}/waits.py:make", directory=folder / "model", seed=7, on_progress=print
+        )
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_the_maker_of_the_model_ends_with_a_controller_that_is_killed(tmp_path: Path) -> None:
+    """The next controller makes the model again, and a maker that is left would be in its way."""
+    os.mkfifo(tmp_path / "tells")
+    (tmp_path / "prepare.py").write_text("from workers.models.prepare import main\nmain()\n")
+    (tmp_path / "waits.py").write_text(
+        "import os, signal\n"
+        "def make(directory, *, seed, progress):\n"
+        f"    told = open('{tmp_path}/tells', 'w')\n"
+        "    print(os.getpid(), file=told, flush=True)\n"
+        "    signal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", MAKING, str(tmp_path)], cwd=ROOT) as controller:
+        with open(tmp_path / "tells") as told:
+            maker = int(told.readline())
+        controller.kill()
+    assert has_ended(maker, limit_s=LIMIT_S)
 
 
 async def test_a_factory_may_write_a_line_of_any_length(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ CONTROLLER = {
 }  # room -> rooms that it may import; controller/controller.py stands above them all
 WORKERS = {
     "link": set(),
-    "models": set(),
+    "models": {"link"},
     "sandbox": {"link"},
     "children": {"link", "sandbox"},
     "weights": {"link"},

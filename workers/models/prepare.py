@@ -3,8 +3,9 @@
 `python -m workers.models.prepare --factory PATH --directory DIR --seed N`
 
 Invariants: DIR appears complete or not at all (the factory writes aside, then one rename); nothing is written
-when DIR exists; standard output carries lines `progress FRACTION TEXT` with FRACTION from 0 to 1; a failure
-is one paragraph on standard error and exit code 1.
+when DIR exists; the process ends with the one that is named as its parent; standard output carries lines
+`progress FRACTION TEXT` with FRACTION from 0 to 1; a failure is one paragraph on standard error and exit
+code 1.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from protocol.files import OTHERS, exists, is_file, readable_as_its_folder
 from protocol.importing import load_object, put_users_first
 from protocol.model_files import aside_of, remove_unfinished
 from protocol.stacks import dump_on_signal
+from workers.link.parent import die_with_parent
 
 
 def prepare(factory: str, directory: Path, *, seed: int) -> None:
@@ -65,8 +67,11 @@ def main() -> int:
     parser.add_argument("--directory", required=True, type=Path)
     parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--private", action="store_true", help="make it for this user only")
+    parser.add_argument("--parent", type=int, help="pid of the process that started this one, to end with")
     arguments = parser.parse_args()
     dump_on_signal()
+    if arguments.parent is not None:
+        die_with_parent(arguments.parent)
     put_users_first()
     if arguments.private:
         os.umask(OTHERS)
