@@ -21,6 +21,9 @@ def greedy(completion, amount):
             fill = "x = bytearray(120 << 20); import time; time.sleep(600)"
             command = [sys.executable, "-S", "-c", fill]
             kept = [subprocess.Popen(command, start_new_session=True) for _ in "abc"]
+        case "much beside orphans that end all the time":
+            subprocess.Popen(["sh", "-c", "while :; do (: &); done"])
+            kept = bytearray(1 << 29)
         case _:
             return 1.0
     time.sleep(600)
@@ -32,7 +35,7 @@ def request(amount: str) -> tuple:
     return (0, row, "p", [1], ["c"], [[2]], ["stop"])
 
 
-@pytest.mark.parametrize("amount", ["much", "much in children"])
+@pytest.mark.parametrize("amount", ["much", "much in children", "much beside orphans that end all the time"])
 async def test_a_process_that_takes_too_much_memory_is_killed_by_name(tmp_path, amount):
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     name = f"{tmp_path / 'functions.py'}:greedy"

@@ -12,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+import time
 from contextlib import suppress
 from types import FrameType
 
@@ -53,7 +54,7 @@ def _keep(child: int, memory_mb: int) -> None:
     poll = select.poll()
     poll.register(0, 0)  # only reports that the worker has closed it; its data are for the child
     poll.register(reader, select.POLLIN)
-    status, looks = None, 0
+    status, looks, due_s = None, 0, 0.0
     while status is None:
         ready = [descriptor for descriptor, _ in poll.poll(LOOK_MS)]
         if 0 in ready:
@@ -63,8 +64,8 @@ def _keep(child: int, memory_mb: int) -> None:
             if signal.SIGTERM in signals or signal.SIGHUP in signals:
                 break
             status = reap(child)
-        else:
-            looks += 1
+        if status is None and time.monotonic() >= due_s:  # also while orphans end all the time
+            looks, due_s = looks + 1, time.monotonic() + LOOK_MS / 1000
             if _takes_more(child, memory_mb, looks % LOOKS_AT_ALL == 0):
                 kill_and_reap(child)
                 os._exit(OUT_OF_MEMORY)
