@@ -161,7 +161,11 @@ def _say_attached(options: argparse.Namespace, name: str, settings: WorkerSettin
         return
     leave = "" if options.role == "trainer" else " Ctrl-C hands back what it has, and leaves."
     run = f" of the run {plain_line(settings.run_dir)}" if "://" in options.address else ""
-    print(f"Attached to {options.address} as {name}, a {options.role} worker{run}.{leave}", flush=True)
+    try:
+        print(f"Attached to {options.address} as {name}, a {options.role} worker{run}.{leave}", flush=True)
+    except OSError as error:  # its reader is gone, as after a lost connection; the worker goes on
+        logger.warning("Nobody reads what this worker prints: %s.", error.strerror)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed again at the end
 
 
 def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,16 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
     task = asyncio.create_task(served.serve(argparse.Namespace(role="reward", **OPTIONS)))
     assert await asyncio.wait_for(task, 60.0) == 0
     assert "Leaving before the work began: the operator asks for it." in caplog.text
+
+
+def test_one_whose_printing_nobody_reads_any_more_goes_on(monkeypatch, caplog):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as printed:
+        monkeypatch.setattr(sys, "stdout", printed)
+        for _ in range(2):  # it attaches, and attaches again
+            served._say_attached(argparse.Namespace(role="rollout", **OPTIONS), "node1")
+    assert caplog.messages == ["Nobody reads what this worker prints: Broken pipe."]
 
 
 HUNG_UP = """
