@@ -200,9 +200,12 @@ class _Host:
                 self._worker, self._settings = _make_worker(role, settings, directory), settings
             self._stop.use(self._worker.drain)
             await self._worker.run(link)
-            link.send(Detach(f"The worker was told to leave by {self._stop.by}."))
-            await link.flush(FLUSH_S)
+            await self._detach(link)
             return 0
+        except asyncio.CancelledError:  # before the work began; untold, it would be awaited for minutes
+            if self._stop.is_leaving:
+                await self._detach(link)
+            raise
         except Exception as raised:  # the top of the process
             error = first_cause(raised)
             if isinstance(error, LinkClosed):
@@ -214,6 +217,10 @@ class _Host:
             return 1
         finally:
             await link.aclose()
+
+    async def _detach(self, link: Link) -> None:
+        link.send(Detach(f"The worker was told to leave by {self._stop.by}."))
+        await link.flush(FLUSH_S)
 
     async def _succeed(self, link: Link) -> None:
         """Hand over the unfinished work of a predecessor of this name, and prepare to leave one's own."""

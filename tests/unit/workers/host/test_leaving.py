@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import NotFinite, PluginError, RunError
+from protocol.messages import Detach
 from workers.host import serve as served
 from workers.link.link import Link
 
 ROOT = Path(__file__).resolve().parents[4]
 OPTIONS = {"overrides": [], "name": "node1", "key": None, "parent": None, "address": "inproc://nobody"}
+SETTINGS = argparse.Namespace(is_private=False, run_dir="/runs/a")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(
 
     async def attach(*given: object, **keys: object) -> Link:
         link = Link("inproc://nobody", "trainer")
-        link.settings = argparse.Namespace(is_private=False, run_dir="/runs/a")
+        link.settings = SETTINGS
         link.send = lambda message, *frames: said.append(message)
         return link
 
@@ -57,10 +59,12 @@ async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(
 
 async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(monkeypatch, caplog):
     caplog.set_level(logging.INFO)
+    said = []
 
     async def attach(*given: object, **keys: object) -> Link:
         link = Link("inproc://nobody", "reward")
-        link.settings = argparse.Namespace(is_private=False, run_dir="/runs/a")
+        link.settings = SETTINGS
+        link.send = lambda message, *frames: said.append(message)
         return link
 
     async def fetch(settings: object, link: Link) -> str:
@@ -68,12 +72,17 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
         await asyncio.Event().wait()
         return ""
 
+    async def flush(link: Link, limit_s: float) -> bool:
+        return True
+
     monkeypatch.setattr(Link, "attach", attach)
+    monkeypatch.setattr(Link, "flush", flush)
     monkeypatch.setattr(served, "find_model", fetch)
     monkeypatch.setattr(served, "Overrides", lambda role, overrides: lambda settings: settings)
     task = asyncio.create_task(served.serve(argparse.Namespace(role="reward", **OPTIONS)))
     assert await asyncio.wait_for(task, 60.0) == 0
     assert "Leaving before the work began: the operator asks for it." in caplog.text
+    assert said == [Detach("The worker was told to leave by the operator.")]
 
 
 def test_one_whose_printing_nobody_reads_any_more_goes_on(monkeypatch, caplog):
@@ -82,7 +91,7 @@ def test_one_whose_printing_nobody_reads_any_more_goes_on(monkeypatch, caplog):
     with os.fdopen(writer, "w") as printed:
         monkeypatch.setattr(sys, "stdout", printed)
         for _ in range(2):  # it attaches, and attaches again
-            served._say_attached(argparse.Namespace(role="rollout", **OPTIONS), "node1")
+            served._say_attached(argparse.Namespace(role="rollout", **OPTIONS), "node1", SETTINGS)
     assert caplog.messages == ["Nobody reads what this worker prints: Broken pipe."]
 
 
