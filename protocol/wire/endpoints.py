@@ -70,7 +70,7 @@ async def has_ipv6_alone(endpoint: str) -> bool:
         return scheme == "tcp"
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None)
-    except OSError:  # libzmq goes on looking
+    except (OSError, UnicodeError):  # UnicodeError: no name of a host; libzmq goes on looking
         return False
     return all(family == socket.AF_INET6 for family, *_ in found)
 
@@ -83,8 +83,9 @@ async def unknown_host(endpoint: str) -> str:
         return ""
     try:
         await asyncio.get_running_loop().getaddrinfo(host, None)
-    except OSError as error:
-        return f"This machine finds no address for the host {host}: {error.strerror}."
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        return f"This machine finds no address for the host {host}: {why}."
     return ""
 
 
