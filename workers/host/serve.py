@@ -149,6 +149,9 @@ async def serve(options: argparse.Namespace) -> int:
     except (LinkClosed, asyncio.CancelledError) as error:
         logger.info("Leaving before the work began: %s", str(error) or f"{stop.by} asks for it.")
         code = 0
+    except Exception as raised:  # the engine failed while no controller was there to be told
+        _in_words(options.role, first_cause(raised), raised)
+        code = 1
     if code == 0 and options.role == "trainer":  # else its other ranks notice by themselves
         await asyncio.to_thread(_dismiss_ranks)
     return code
@@ -292,6 +295,7 @@ class _Host:
 
 
 def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
+    """Log why a worker failed; returns it for the controller."""
     if isinstance(error, ConfigError | RunError):
         # the sentence has one line of what a function of the user's has raised, and not where it called whom
         logger.error("%s", error, exc_info=error if isinstance(error, PluginError) else None)

@@ -85,6 +85,31 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
     assert said == [Detach("The worker was told to leave by the operator.")]
 
 
+async def test_one_whose_engine_fails_while_it_looks_for_a_controller_says_why_in_its_log(
+    monkeypatch, caplog
+):
+    link = Link("inproc://nobody", "rollout")
+    link.settings = argparse.Namespace(reattach_s=300.0)
+
+    async def attach(*given: object, **keys: object) -> Link:
+        return link
+
+    async def work(host: served._Host, link: Link) -> None:
+        host._worker = Orphaned()
+
+    class Orphaned:
+        async def go_on(self, found: asyncio.Task[Link]) -> None:
+            raise RunError("The engine hangs.")
+
+        def handover(self) -> None: ...
+
+    monkeypatch.setattr(Link, "attach", attach)
+    monkeypatch.setattr(served._Host, "work", work)
+    assert await served.serve(argparse.Namespace(role="rollout", **OPTIONS)) == 1
+    assert [record.exc_info for record in caplog.records if record.message == "The engine hangs."] == [None]
+    await link.aclose()
+
+
 def test_one_whose_printing_nobody_reads_any_more_goes_on(monkeypatch, caplog):
     reader, writer = os.pipe()
     os.close(reader)
