@@ -76,6 +76,16 @@ async def test_a_stall_of_the_worker_is_not_held_against_the_controller(link):
     assert link._closed is None
 
 
+async def test_a_stall_gives_no_credit_to_a_controller_that_was_heard_at_its_end(link):
+    pass_time(link, 5_000.0)
+    link._take(Retire(1), ())  # it came during the stall, and is read before the beat that is late
+    link._beat()
+    pass_time(link, 1_001.0)
+    link._due_at = asyncio.get_running_loop().time()
+    link._beat()
+    assert link._closed is not None, "it has been silent for longer than the lease"
+
+
 async def test_what_ends_a_worker_from_beside_it_wakes_it_and_is_raised_where_it_receives(link):
     link._take(Retire(1), ())
     waiting = asyncio.ensure_future(link.receive())
