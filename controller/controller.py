@@ -98,11 +98,11 @@ class Controller:
         run can use.
         """
         refuse_other_than_config(config)
-        refuse_prompts(prompts)
         refuse_callbacks(on_evaluation=on_evaluation, on_warning=on_warning, on_progress=on_progress)
         self.config, roots = _with_callables(config, reward=reward, agent=agent)
         """The configuration, with `reward` and `agent` in their places."""
         refuse_problems_of(self.config)
+        refuse_prompts(prompts, self.config)
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
         self._is_read = False  # whether a task waits for the next step
         self.evaluations: list[dict[str, Any]] = []

@@ -49,10 +49,17 @@ def refuse_problems_of(config: Config) -> None:
     refuse_problems(json.loads(text), "that was given to Controller")
 
 
-def refuse_prompts(prompts: Given) -> None:
-    """Raises: ConfigError if no rows can be read from it."""
-    if prompts is not None and (problem := why_no_rows(prompts)):
+def refuse_prompts(prompts: Given, config: Config) -> None:
+    """Raises: ConfigError if no rows can be read from it, or the configuration mixes several sources."""
+    if prompts is None:
+        return
+    if problem := why_no_rows(prompts):
         raise ConfigError(f"`prompts` is {problem}")
+    if (count := len(config.data.sources)) > 1:
+        raise ConfigError(
+            f"`prompts` is one source, and data.sources of the configuration mixes {count}; expected one of "
+            "the two. Leave data.sources out, or prompts."
+        )
 
 
 def refuse_callbacks(**callbacks: Given) -> None:

@@ -121,3 +121,11 @@ def test_a_callback_that_nobody_would_await_is_refused(name, callback):
 
 def test_a_callback_that_cannot_be_called_is_refused():
     refused("^`on_warning` is 5 of type int; expected a function, or None", on_warning=5)
+
+
+def test_prompts_take_the_place_of_one_source_and_of_no_mixture():
+    sources = [{"path": "easy.jsonl"}, {"path": "hard.jsonl"}]
+    mixed, alone = (Config.model_validate({"data": {"sources": sources[:count]}}) for count in (2, 1))
+    words = r"^`prompts` is one source, and data\.sources of the configuration mixes 2; expected one"
+    refused(words, mixed, prompts=[{"prompt": "a"}])
+    Controller(alone, prompts=[{"prompt": "a"}])
