@@ -63,18 +63,20 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def _expand_variables(tree: Tree, lines: dict[str, str], problems: list[str]) -> dict[variables.Path, str]:
     """Expand environment variables in the tree; returns the original text by path."""
-    written = dict(variables.places(tree))
+    written, refused = dict(variables.places(tree)), list[variables.Path]()
     for path, text in written.items():
         try:
             value: Any = variables.expand(text, os.environ)
         except variables.NotExpanded as problem:
             problems.append(f"{_dotted(path)}{_line(lines, path)}: {problem}")
-            _drop(tree, _dotted(path))
+            refused.append(path)
             continue
         if not variables.is_text(Config, path):
             with contextlib.suppress(yaml.YAMLError):  # then the field refuses it as a text
                 value, _ = read_yaml(value)
         variables.put(tree, path, value)
+    for path in refused:  # behind all others, as a whole list goes with its entry
+        _drop(tree, _dotted(path))
     return written
 
 

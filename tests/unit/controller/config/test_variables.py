@@ -93,6 +93,14 @@ def test_a_variable_that_is_not_set_is_named_with_its_line(load):
     assert "trainer.lora.target_modules.0 (line 4): names the environment variable NO" in text
 
 
+@pytest.mark.parametrize("words", ["['${NO}', '${STEPS}']", "['${STEPS}', '${NO}']", "['${NO}', '${NO}']"])
+def test_a_variable_that_is_not_set_stands_in_a_list_beside_another_one(load, words):
+    count = words.count("NO")
+    text = problem(load, f"notify: {{command: {words}}}")
+    assert f"{count} problem" in text
+    assert text.count("names the environment variable NO, which is not set.") == count
+
+
 def test_an_override_takes_the_place_of_a_variable_that_is_not_set(load):
     assert load("run: {name: '${NOWHERE}'}", "run.name=b").run.name == "b"
     assert load("", "run.name=${STEPS}").run.name == "12"
