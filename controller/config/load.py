@@ -81,8 +81,11 @@ def _expand_variables(tree: Tree, lines: dict[str, str], problems: list[str]) ->
 
 
 def _names_a_place(path: variables.Path) -> bool:
-    """Whether a value names code or a file: these are kept expanded, so that a run's history names them."""
-    places = (*FILES, *BUILT_IN, "controller.keys")
+    """Whether a value names code or a file: these are kept expanded, so that a run's history names them.
+
+    The core itself reads `staleness.cost_model`.
+    """
+    places = (*FILES, *BUILT_IN, "controller.keys", "staleness.cost_model")
     return _dotted(path) in places or path[:2] in (("evaluation", "data"), ("data", "sources"))
 
 

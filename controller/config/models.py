@@ -240,7 +240,8 @@ class Config(Section):
     def as_written(self) -> Self:
         """The configuration with `${NAME}` unexpanded, for files of a run: variables may hold secrets.
 
-        A field that does not accept such a text (a number, one of several words) keeps its value.
+        A field that does not accept such a text (a number, one of several words) keeps its value, and so does
+        one that names a reward: the core knows the parts that workers tell by these names.
         """
         if not self._spellings:
             return self
@@ -249,7 +250,8 @@ class Config(Section):
             tree = json.loads(config.model_dump_json())
             put(tree, path, text)
             with contextlib.suppress(ValidationError):
-                config = type(self).model_validate_json(json.dumps(tree))
+                changed = type(self).model_validate_json(json.dumps(tree))
+                config = changed if changed.reward_names == self.reward_names else config
         return config
 
     @property

@@ -21,6 +21,7 @@ from controller.host.stepper import Stepper
 from protocol.errors import ConfigError
 from protocol.messages import Welcome
 from protocol.settings import load_settings
+from strategies.cost_model import QWEN_7B_TP1, dump_coefficients, scaled
 
 SECRET = "hf_do_not_write_me"
 KEY = "rollout: {vllm: {engine_args: {hf_token: '${TOKEN}'}}}"
@@ -133,6 +134,29 @@ def test_names_of_code_and_files_are_kept_as_found(load, tmp_path, monkeypatch):
     config = load("reward: {function: '${HERE}/task.py:score'}\ndata: {path: '${HERE}/task.py:prompts'}")
     assert config.as_written().reward.function == f"{tmp_path}/task.py:score"
     assert config.as_written().data.path == f"{tmp_path}/task.py:prompts"
+
+
+@pytest.mark.parametrize("name", ["published", "costs.json"])
+def test_the_core_gets_the_cost_model_that_a_variable_names(load, tmp_path, monkeypatch, name):
+    (tmp_path / "costs.json").write_text(dump_coefficients(scaled(QWEN_7B_TP1, decode=2.0, prefill=3.0)))
+    monkeypatch.setenv("COSTS", name)
+    written = load("staleness: {cost_model: '${COSTS}'}").as_written()
+    core, plain = (
+        Core(one, load_strategies(one), run_dir="")
+        for one in (written, load(f"staleness: {{cost_model: {name}}}"))
+    )
+    assert core.state.coefficients == plain.state.coefficients
+
+
+def test_the_core_knows_rewards_by_the_names_that_workers_tell(load, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("")
+    monkeypatch.setenv("MINE", "mine.py:brevity")
+    config = load(
+        "reward: {rewards: [{function: '${MINE}'}, {kind: exact, name: 'right_${STEPS}'}, "
+        "{kind: judge, base_url: 'http://x/v1', model: '${TOKEN}'}]}"
+    )
+    assert config.as_written().reward_names == ("brevity", "right_12", "judge")
+    assert SECRET not in config.as_written().model_dump_json()
 
 
 def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
