@@ -63,6 +63,7 @@ class RowShape:
                 "`prompt` column."
             )
         kept = self._renamed(place, row)
+        kept.update({name: _listed(kept[name]) for name in OF_TEMPLATES if name in kept})
         if self._is_padded:
             kept.update({name: _unpadded(kept[name]) for name in OF_TEMPLATES if name in kept})
         if not all(_column(place, kept, name, "where") in some for name, some in settings.where.items()):
@@ -162,6 +163,19 @@ def _unpadded(value: Any) -> Any:
     return [*map(_unpadded, value)] if isinstance(value, list) else value
 
 
+def _listed(value: Any) -> Any:
+    """The value with lists in place of the arrays that rows of pandas have for lists, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: _listed(part) for name, part in value.items()}
+    if getattr(value, "ndim", 0) and _is_of_arrays(value):
+        value = value.tolist()
+    return [*map(_listed, value)] if isinstance(value, list) else value
+
+
+def _is_of_arrays(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(value, "tolist")
+
+
 def _check_prompt(place: str, kept: Mapping[str, Any]) -> None:
     if not _is_prompt(kept.get("prompt")):
         hint = "Name the column that holds it: `data.columns: {prompt: question}`."
@@ -209,7 +223,7 @@ def _plain(value: Any) -> object:  # whatever a row holds
 
     Raises: TypeError for any other type.
     """
-    if type(value).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(value, "tolist"):
+    if _is_of_arrays(value):
         return value.tolist()
     if isinstance(value, datetime | date | time):
         return value.isoformat()

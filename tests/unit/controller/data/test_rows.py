@@ -206,3 +206,19 @@ def test_a_response_may_be_a_message_as_trl_has_its_completions():
 def test_messages_that_are_none_are_named_with_what_is_expected(talk):
     with pytest.raises(ConfigError, match="as `messages`; expected a list of messages, each with `role`"):
         example({"messages": talk})
+
+
+def test_a_conversation_in_arrays_of_numpy_as_pandas_reads_one_is_one_of_lists():
+    parts = np.array([{"type": "text", "text": "Hello."}], dtype=object)
+    talk = np.array([{"role": "system", "content": "Be kind."}, {"role": "user", "content": parts}])
+    tools = np.array([{"type": "function", "function": {"name": "f"}}] * 2, dtype=object)
+    found = shaped({"prompt": talk, "tools": tools}, system="No.", tools=[{"type": "function"}])
+    assert found == {
+        "prompt": [talk[0], {"role": "user", "content": [*parts]}],
+        "tools": [*tools],
+    }
+    with pytest.raises(UnusableRow, match=r"has '\[\]' as `prompt`"):
+        shaped({"prompt": np.array([])})
+    answered = np.array([*talk, {"role": "assistant", "content": "Hi."}])
+    row = json.loads(RowShape(RowSettings(), is_supervised=True).shaped("here", {"messages": answered}))
+    assert row["response"] == "Hi."
