@@ -111,7 +111,7 @@ class RowShape:
         least, most = self._settings.min_chars, self._settings.max_chars
         if not least and not most:
             return True
-        texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+        texts = [prompt] if isinstance(prompt, str) else [_joined(one["content"]) for one in prompt]
         length = sum(len(text) for text in texts if isinstance(text, str))
         return least <= length and (not most or length <= most)
 

@@ -222,3 +222,11 @@ def test_a_conversation_in_arrays_of_numpy_as_pandas_reads_one_is_one_of_lists()
     answered = np.array([*talk, {"role": "assistant", "content": "Hi."}])
     row = json.loads(RowShape(RowSettings(), is_supervised=True).shaped("here", {"messages": answered}))
     assert row["response"] == "Hi."
+
+
+def test_the_length_of_a_content_in_parts_is_that_of_their_text():
+    parts = [{"type": "text", "text": "1+1"}, {"type": "text", "text": "?"}]
+    row = {"prompt": [{"role": "user", "content": parts}]}
+    assert shaped(row, min_chars=4, max_chars=4) == row
+    assert shaped(row, min_chars=5) is None
+    assert shaped(row, max_chars=3) is None
