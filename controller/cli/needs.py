@@ -76,17 +76,21 @@ def require(config: Config) -> None:
 
 def installed_by_the_run(config: Config) -> dict[str, str]:
     """Keys whose values need missing extras that the run would install -> why."""
-    reasons, extras = _named(config)
-    if not install.missing(extras) or install.is_forbidden():
+    (_, extras), (reasons, _) = _named(config), _named(config, is_here=False)
+    if not reasons or install.is_forbidden():
         return {}
     return reasons if VLLM not in extras or _can_have_vllm(extras) else {}
 
 
-def _named(config: Config) -> tuple[dict[str, str], list[str]]:
-    """The reason for each key, and all extras that the configuration needs."""
+def _named(config: Config, *, is_here: bool = True) -> tuple[dict[str, str], list[str]]:
+    """The reason for each key, and all extras that the configuration needs.
+
+    `is_here`: also those that are installed in this environment.
+    """
     extras = dict.fromkeys(engine.extra for engine in ENGINES.values() if engine.extra)
     engines = [Need(extra, "rollout.engine", partial(_instances, extra=extra)) for extra in extras]
     named = [(need, values) for need in (*NEEDS, *engines) if (values := need.values(config))]
+    named = [pair for pair in named if is_here or install.missing([pair[0].extra])]
     reasons = {need.key: f"{need.key} {values[0]} needs the extra {need.extra}" for need, values in named}
     return reasons, list(dict.fromkeys(need.extra for need, _ in named))
 

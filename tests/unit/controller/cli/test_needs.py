@@ -85,6 +85,14 @@ def test_vllm_that_cannot_be_had_here_is_left_to_the_checks(monkeypatch):
     assert lacking(VLLM).environment == needs.VLLM_ENVIRONMENT  # it is there: no disk is needed
 
 
+def test_check_excuses_no_key_whose_extra_is_there_by_another_one_that_is_not(monkeypatch):
+    tree = LORA | {"agent": {"kind": "verifiers", "function": "no_such_environment"}}
+    config = Config.model_validate(tree)
+    assert [*needs.installed_by_the_run(config)] == ["trainer.lora.rank", "agent.function"]
+    monkeypatch.setitem(install.EXTRAS, "verifiers", ())
+    assert [*needs.installed_by_the_run(config)] == ["trainer.lora.rank"]
+
+
 @pytest.fixture
 def adapter_run(tmp_path):
     """A configuration with an adapter, and without prompts, so that no run starts with it."""
