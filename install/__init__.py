@@ -30,8 +30,8 @@ from typing import NoReturn
 from install.extras import BASE, EXTRAS, NEEDED
 from install.lock import locked
 from install.project import commit, has_folder, outdated, read_project, version, with_extras
-from install.runner import UNPACKING, run_installer
-from install.stopping import Stopping
+from install.runner import UNCHANGED, UNPACKING, run_installer
+from install.stopping import Stopping, give_up
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
@@ -214,16 +214,8 @@ def _install_or_give_up(
         with stopping:
             _install(environment, extras, say, run, unwanted=unwanted)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_give_up(environment, is_new=is_new)) from None
-
-
-def _give_up(environment: Path, *, is_new: bool) -> str:
-    """Remove a half-made new environment; returns a sentence on what is left."""
-    words = f"Stopped while installing; no process is left, and {environment} is "
-    if is_new:
-        shutil.rmtree(environment, ignore_errors=True)
-        return words + "removed. Start again to install; what was downloaded is kept."
-    return words + "unfinished, as it was there before. Start again to finish it."
+        is_whole = _stamp(environment).exists()
+        raise KeyboardInterrupt(give_up(environment, is_new=is_new, is_whole=is_whole)) from None
 
 
 def _install(
@@ -234,18 +226,23 @@ def _install(
     *,
     unwanted: Sequence[str],
 ) -> None:
-    has_pip = _has_pip(
-        environment
-    )  # not where it is not there, was killed while it was made, or lost its Python
+    # no pip: the environment is not there, was killed while it was made, or lost its Python
+    has_pip = _has_pip(environment)
     before = _installed(environment) if has_pip else None
-    _stamp(environment).unlink(missing_ok=True)
     if not has_pip:
+        _stamp(environment).unlink(missing_ok=True)
         say("step 1/2: creating the environment")
         _create(environment, run)
     command = _command(environment, [*dict.fromkeys([*(before or ()), *extras])], say)
     name = "pip" if "-m" in command else "uv"
     say(f"step 2/2: {name} install {' '.join(command[-2:])}")
-    code, last = run(command)
+    _stamp(environment).unlink(missing_ok=True)
+    try:
+        code, last = run(command)
+    except KeyboardInterrupt as stop:
+        if before is not None and UNCHANGED in stop.args:
+            _write_stamp(environment, before)
+        raise
     if code and before is not None and not any(line.startswith(UNPACKING) for line in last):
         _write_stamp(environment, before)
     if code:

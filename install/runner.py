@@ -19,6 +19,7 @@ UNPACKING = (
     "Installing collected packages:",
     "Resolved ",
 )  # pip and uv change nothing before this
+UNCHANGED = "nothing was changed"
 FIRST_WORDS = (
     "Collecting", "Downloading", "Using cached", "Building", "Built", "Installing", "Installed",
     "Successfully", "Resolved", "Prepared", "Uninstalled",
@@ -32,7 +33,10 @@ def run_installer(
     limit_s: float | None,
     stopping: Stopping,
 ) -> tuple[int, deque[str]]:
-    """Run the installer; returns its exit code and last lines, and the line about unpacking if it had one."""
+    """Run the installer; returns its exit code and last lines, and the line about unpacking if it had one.
+
+    Raises: KeyboardInterrupt, with UNCHANGED if the installer is known to have changed nothing.
+    """
     last: deque[str] = deque(maxlen=LAST_LINES)
     unpacking: list[str] = []
     watch = _Watch(environment, say)
@@ -45,13 +49,19 @@ def run_installer(
         limit.start()
         ended.callback(limit.cancel)
         assert pip.stdout is not None
-        for line in pip.stdout:
-            last.append(line.rstrip())
-            unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
-            watch.heard(line)
-            if line.lstrip().startswith(FIRST_WORDS):
-                say(f"  {line.strip().partition(' (from')[0][:110]}")
-        pip.wait()
+        line = ""
+        try:
+            for line in pip.stdout:
+                last.append(line.rstrip())
+                unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
+                watch.heard(line)
+                if line.lstrip().startswith(FIRST_WORDS):
+                    say(f"  {line.strip().partition(' (from')[0][:110]}")
+            pip.wait()
+        except KeyboardInterrupt:
+            kill_session(pip)
+            is_begun = unpacking or any(one.startswith(UNPACKING) for one in (line, *pip.stdout))
+            raise KeyboardInterrupt(*() if is_begun else (UNCHANGED,)) from None
     return pip.returncode, last if not unpacking or unpacking[0] in last else deque([*unpacking, *last])
 
 

@@ -6,6 +6,7 @@ cleanup; a signal that was ignored before, as by nohup, stays ignored; nothing t
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -89,3 +90,17 @@ def kill_session(process: subprocess.Popen[str]) -> None:
 def _end(process: subprocess.Popen[str]) -> None:
     kill_session(process)
     process.wait()
+
+
+def give_up(environment: Path, *, is_new: bool, is_whole: bool) -> str:
+    """Remove a half-made new environment; returns a sentence on what is left.
+
+    `is_whole`: nothing was changed in one that was there before.
+    """
+    words = f"Stopped while installing; no process is left, and {environment} is "
+    if is_new:
+        shutil.rmtree(environment, ignore_errors=True)
+        return words + "removed. Start again to install; what was downloaded is kept."
+    if is_whole:
+        return words + "as it was. Start again to install; what was downloaded is kept."
+    return words + "unfinished, as it was there before. Start again to finish it."

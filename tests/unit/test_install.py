@@ -2,6 +2,7 @@
 script here that says what pip says."""
 
 import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -9,12 +10,15 @@ import pytest
 
 import install
 from install import runner
-from install.stopping import Stopping
+from install.stopping import SIGNALS, Stopping
 
 PIP = r"""#!/bin/sh
 case "$*" in
   *broken*) echo "ERROR: No matching distribution found for torch"; exit 1;;
   *halfway*) echo "Installing collected packages: torch"; yes line | head -40; exit 1;;
+  *frozen_late*) echo "Collecting torch"; echo "Installing collected packages: torch"
+    echo on > "$(dirname "$0")/../gate"; tail -f /dev/null;;
+  *frozen*) echo "Collecting torch"; tail -f /dev/null;;
   *slow*)
     echo "Collecting torch"
     echo "Installing collected packages: numpy, torch, staleflow"
@@ -63,6 +67,38 @@ def test_an_installation_that_fails_before_it_changes_anything_leaves_what_was_t
     with pytest.raises(install.InstallFailed):
         install.install(environment, ["halfway"])
     assert not install.is_complete(environment, ["workers"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "last", "is_whole"),
+    [
+        ("frozen", "Collecting", True),
+        ("frozen_late", "Collecting", False),
+        ("frozen_late", "Installing", False),
+    ],
+)
+def test_one_that_is_stopped_before_it_changes_anything_leaves_what_was_there(
+    environment, monkeypatch, extra, last, is_whole
+):
+    def stop(text: str, *, flush: bool) -> None:
+        if f"  {last}" in text:
+            if (
+                extra == "frozen_late" and last == "Collecting"
+            ):  # it goes on meanwhile, to a line that nobody has heard
+                (environment / "gate").read_text()
+            signal.raise_signal(signal.SIGINT)
+
+    os.mkfifo(environment / "gate")
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    install.install(environment, ["workers"])
+    monkeypatch.setattr(install, "print", stop, raising=False)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="as it was. Start" if is_whole else "unfinished, as it"):
+            install.install(environment, [extra])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert install.is_complete(environment, ["workers"]) == is_whole
 
 
 def test_only_vllms_cpu_build_is_said_to_need_an_index_of_its_own(environment):
