@@ -159,7 +159,11 @@ def _check_writable(file: str) -> None:
 def _read(config: Config, rows: int) -> HeldOut:
     """Rows of `evaluation.data`, or of `data` if that is empty. Raises: ConfigError."""
     if config.evaluation.data:
-        evaluation = config.evaluation.model_copy(update={"every_steps": 1})
+        sets = config.evaluation.data
+        if rows:  # no more are read: a function may never end
+            least = {name: min(one.max_prompts or rows, rows) for name, one in sets.items()}
+            sets = {name: one.model_copy(update={"max_prompts": least[name]}) for name, one in sets.items()}
+        evaluation = config.evaluation.model_copy(update={"every_steps": 1, "data": sets})
         found = read_held_out(config.model_copy(update={"evaluation": evaluation}))
         return HeldOut.of(list(found.rows[: rows or None]), list(found.sources[: rows or None]))
     if not rows:

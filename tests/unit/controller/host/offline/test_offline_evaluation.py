@@ -78,6 +78,16 @@ def test_held_out_rows_go_before_those_of_training(config, asked, tmp_path):
     assert [row["prompt"] for row in asked[0]["rows"]] == ["held out"]
 
 
+def test_no_more_held_out_rows_are_read_than_are_asked_for(config, asked, tmp_path):
+    words = "def prompts(*, seed):\n    yield from ({'prompt': str(n)} for n in range(seed, 9**9))\n"
+    (tmp_path / "endless_rows.py").write_text(words)
+    held_out = {"path": f"{tmp_path}/endless_rows.py:prompts", "seed": 1}
+    evaluation = {"data": {"a": {**held_out, "max_prompts": 2}, "b": held_out}}
+    config = Config.model_validate({"run": config.run.model_dump(), "evaluation": evaluation})
+    evaluate(config, Evaluee(base_url="http://here/v1", model="small"), rows=3)
+    assert [row["prompt"] for row in asked[0]["rows"]] == ["1", "2", "1"]
+
+
 def test_the_newest_whole_checkpoint_is_meant_by_none(config, asked, tmp_path):
     step = tmp_path / "runs" / "one" / "checkpoints" / "step_2"
     with pytest.raises(ConfigError, match=r"holds no model.*--checkpoint DIR"):
