@@ -60,7 +60,7 @@ def _read(config: Config, one: HeldOutSettings) -> list[bytes]:
     rows = {name: getattr(one, name) for name in RowSettings.model_fields}
     data = DataSettings(shuffle=False, epochs=1).model_copy(update=rows)
     run = config.run.model_copy(update={"seed": one.seed})
-    source = PromptSource(config.model_copy(update={"data": data, "run": run}))
+    source = PromptSource(config.model_copy(update={"data": data, "run": run}), is_held_out=True)
     return source.read(one.max_prompts or MAX_PROMPTS + 1)
 
 

@@ -43,12 +43,13 @@ class PromptSource:
         *,
         name: str = "",
         most: int | None = None,
+        is_held_out: bool = False,
         on_refused: Callable[[str], object] | None = None,
     ) -> None:
         """Open the source; `iterable` takes the place of `data.path`.
 
         `most`: index only the first rows of a text file; it is then no error if filters leave none of them.
-        `name`: the column `source` of each row.
+        `name`: the column `source` of each row. `is_held_out`: nothing is trained on its rows.
         `on_refused(text)` is called, in the thread that reads, for a row that is left out; without it such a
         row is an error. Raises: ConfigError if there is no source.
         """
@@ -71,7 +72,7 @@ class PromptSource:
             self._table = self._open(most)
             self._rows = self._follow_table(self._table)
         self._shape = RowShape(
-            config.data, source=name, is_supervised=config.trainer.is_supervised,
+            config.data, source=name, is_supervised=config.trainer.is_supervised, is_held_out=is_held_out,
             is_for_agent=config.agent.is_on, is_padded=self._table is not None and self._table.is_padded,
         )  # fmt: skip
 

@@ -18,6 +18,8 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWN_CHARS = 80
 OF_TEMPLATES = ("prompt", "messages", "response", "tools")
 """Columns that chat templates write, with what is inside them."""
+OF_ANSWERS = ("messages", "response")
+"""Columns of which one has what is trained on in a supervised run."""
 ENDS_WITH_AN_ANSWER = (
     "expected a conversation that ends with an answer of the assistant, which is what is trained on"
 )
@@ -37,18 +39,19 @@ class RowShape:
         *,
         source: str = "",
         is_supervised: bool = False,
+        is_held_out: bool = False,
         is_for_agent: bool = False,
         is_padded: bool = False,
     ) -> None:
         """`source`: written into the column of this name, unless empty.
 
-        `is_supervised`: a row has a `response` too; `is_for_agent`: a row needs no `prompt`, since an agent
-        makes its own from any row; `is_padded`: null in a conversation or a tool stands for a key that a
-        mapping lacks (`Table.is_padded`).
+        `is_supervised`: a row has a `response` too, unless it `is_held_out`; `is_for_agent`: a row needs no
+        `prompt`, since an agent makes its own from any row; `is_padded`: null in a conversation or a tool
+        stands for a key that a mapping lacks (`Table.is_padded`).
         """
         self._settings = settings
         self._is_for_agent, self._is_padded = is_for_agent, is_padded
-        self._source, self._is_supervised = source, is_supervised
+        self._source, self._is_supervised, self._is_held_out = source, is_supervised, is_held_out
         self._of_template = template_columns(settings.prompt)
 
     def shaped(self, place: str, row: object) -> bytes | None:
@@ -70,7 +73,7 @@ class RowShape:
             return None
         if settings.prompt:
             kept["prompt"] = self._filled(place, kept)
-        if self._is_supervised:
+        if self._is_supervised and not (self._is_held_out and kept.keys().isdisjoint(OF_ANSWERS)):
             kept = _with_response(place, kept)
         if "prompt" in kept or not self._is_for_agent:
             _check_prompt(place, kept)

@@ -130,3 +130,13 @@ def test_check_takes_no_memory_for_the_evaluations_of_an_endless_run(file):
     tracemalloc.stop()
     assert "333335 times" in found["evaluation.every_steps"]  # of them the first and the last version
     assert most_bytes < 10_000_000
+
+
+def test_held_out_rows_of_a_supervised_run_need_no_response(tmp_path):
+    talk = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    rows = [{"prompt": "1+1?", "answer": "2"}, {"prompt": "1+1?", "response": "2"}, {"messages": talk}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluation = {"every_steps": 1, "data": {"test": {"path": str(tmp_path / "rows.jsonl")}}}
+    config = Config.model_validate({"trainer": {"algorithm": "sft"}, "evaluation": evaluation})
+    found = [json.loads(row) for row in read_held_out(config).rows]
+    assert found == [*rows[:2], {"prompt": talk[:1], "response": "2"}]
