@@ -286,8 +286,11 @@ def _folder_problem(path: Path, split: str = "") -> str | None:
 
 def _format_problem(path: Path) -> str | None:
     """What is wrong with a file of a common format that is not read; None if it is none."""
-    with path.open("rb") as file:
-        begin = file.read(4096)
+    try:
+        with path.open("rb") as file:
+            begin = file.read(4096)
+    except OSError:  # `open_table` says what is wrong
+        return None
     to = f"{path.with_suffix('')}.jsonl"
     name, code = next((kind for magic, kind in BEGINNINGS.items() if begin.startswith(magic)), ("", ""))
     if name:

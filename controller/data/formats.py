@@ -114,6 +114,9 @@ def _refuse_packed(path: str) -> None:
 
 
 def _of_file(path: str) -> Format:
+    if os.path.isdir(path):
+        text = "it is a folder; expected files alone, by a pattern or in a folder of their own"
+        raise OSError(errno.EISDIR, text, path)
     if os.path.exists(path) and not os.path.isfile(path):
         text = "it is a pipe or a device; write it to a file, which can be read again"
         raise OSError(errno.ESPIPE, text, path)

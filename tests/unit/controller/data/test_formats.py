@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from controller.check.problems import check
+from controller.config.data import RowSettings
 from controller.config.models import Config
+from controller.data.formats import open_table
 from controller.data.prompts import PromptSource
 from controller.data.sources import Sources
 from controller.data.text_files import STRIDE, JsonLines, SeparatedValues
@@ -257,6 +260,17 @@ def test_a_name_of_the_hub_is_refused_in_words_where_it_cannot_be_had(monkeypatc
         ConfigError, match=r"(?s)no such file or folder.*did not give.*save_to_disk\(FOLDER\)"
     ):
         PromptSource(config("somebody/something", subset="main"))
+
+
+@pytest.mark.parametrize("pattern", ["", "/*", "/*.jsonl"])
+def test_a_folder_among_files_is_called_one_by_a_run_and_by_check(tmp_path, pattern):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1"}\n')
+    (tmp_path / "b.jsonl").mkdir()
+    path = f"{tmp_path}{pattern}"
+    with pytest.raises(ConfigError, match=r"b\.jsonl: it is a folder; expected files alone"):
+        open_table(RowSettings(path=path))
+    config = Config.model_validate({"data": {"path": path}})
+    assert any("b.jsonl: it is a folder" in one.text for one in check(config) if one.field == "data.path")
 
 
 def test_a_pipe_is_refused_in_words_and_not_waited_for(tmp_path):
