@@ -119,9 +119,9 @@ class SeparatedValues(Rows):
         self._delimiter = "\t" if Path(path).suffix.lower() == ".tsv" else ","
         self._file = _opened(self, path)
         try:
-            self._names, place, number = next(self._records(0, 0), ([], 0, 0))
+            self._names, place, number, _ = next(self._records(0, 0), ([], 0, 0, 0))
             _check_names(path, self._names)
-            for _, after, line in self._records(place, number):
+            for _, after, line, _ in self._records(place, number):
                 if self._count == most:
                     break
                 if self._count % STRIDE == 0:
@@ -137,16 +137,15 @@ class SeparatedValues(Rows):
     def row(self, index: int) -> Found:
         """The place of the row in words, and the row."""
         at, number = index % STRIDE, self._numbers[index // STRIDE]
-        for skipped, (values, _, line) in enumerate(self._records(self._places[index // STRIDE], number)):
+        for skipped, (values, _, _, line) in enumerate(self._records(self._places[index // STRIDE], number)):
             if skipped == at:
-                place = f"{self._path}, line {number + 1}"
+                place = f"{self._path}, line {line}"
                 if len(values) != len(self._names):
                     raise ConfigError(
                         f"{place} has {len(values)} values; expected {len(self._names)}, one per column of "
                         f"the first line ({', '.join(self._names)}). Quote values that hold the separator."
                     )
                 return place, dict(zip(self._names, values, strict=True))
-            number = line
         raise ConfigError(
             f"{self._path} ends before its row {index}, and had {self._count} rows when it was opened: it "
             "was shortened meanwhile. Bring the old file back and go on with the same command."
@@ -156,9 +155,10 @@ class SeparatedValues(Rows):
         """The fingerprint of the file."""
         return fingerprints.of_files([self._path], self._count)
 
-    def _records(self, offset: int, number: int) -> Iterator[tuple[list[str], int, int]]:
-        """Records from a place in the file on: values, the place behind them, and the lines up to there.
+    def _records(self, offset: int, number: int) -> Iterator[tuple[list[str], int, int, int]]:
+        """Records from a place in the file on.
 
+        Of each: values, the place behind them, the lines up to there, and the line in which it begins.
         `number`: lines before the first place.
         """
         lines = 0
@@ -178,9 +178,9 @@ class SeparatedValues(Rows):
         first = number + 1
         try:
             for values in csv.reader(decoded(), delimiter=self._delimiter, strict=True):
-                first = number + lines + 1
+                begin, first = first, number + lines + 1
                 if values:
-                    yield values, offset, number + lines
+                    yield values, offset, number + lines, begin
         except csv.Error as error:
             last = number + lines
             place = f"line {last}" if last <= first else f"lines {first} to {last}"

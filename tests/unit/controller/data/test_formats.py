@@ -273,6 +273,14 @@ def test_a_folder_among_files_is_called_one_by_a_run_and_by_check(tmp_path, patt
     assert any("b.jsonl: it is a folder" in one.text for one in check(config) if one.field == "data.path")
 
 
+def test_a_row_of_a_csv_file_is_named_by_its_own_line_behind_blank_ones(tmp_path):
+    (tmp_path / "rows.csv").write_text('prompt,answer\n1,2\n\n"3\n",4\n\n\n5\n')
+    table = SeparatedValues(str(tmp_path / "rows.csv"))
+    assert [table.row(index)[0].rpartition(", ")[2] for index in (0, 1)] == ["line 2", "line 4"]
+    with pytest.raises(ConfigError, match=r"rows\.csv, line 8 has 1 values"):
+        table.row(2)
+
+
 def test_a_pipe_is_refused_in_words_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "rows.jsonl")
     with pytest.raises(ConfigError, match=r"rows\.jsonl' cannot be read: it is a pipe or a device"):
