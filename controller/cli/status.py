@@ -89,11 +89,13 @@ def for_programs(run: Path, written: Written | None = None, *, now: float) -> di
 
 def stop(run: Run) -> None:
     """Ask a run to end in order, as one Ctrl-C does: the current step is finished and saved."""
-    pid = controller_of(Path(run))
+    pid, none = controller_of(Path(run)), f"No controller is at work on {run}; there is nothing to stop."
     if pid is None:
-        raise RunError(f"No controller is at work on {run}; there is nothing to stop.")
+        raise RunError(none)
     try:
         os.kill(pid, signal.SIGINT)
+    except ProcessLookupError:  # it has ended meanwhile
+        raise RunError(none) from None
     except PermissionError:
         raise RunError(
             f"The controller of {run} (pid {pid}) is another user's process, which you may not signal. "

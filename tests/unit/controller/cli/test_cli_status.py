@@ -191,6 +191,17 @@ def test_a_run_of_another_user_is_not_stopped_and_that_is_said(tmp_path, monkeyp
         stop(str(tmp_path / "run"))
 
 
+def test_a_run_that_ends_while_it_is_asked_to_stop_is_told_as_one_that_has_ended(tmp_path, monkeypatch):
+    def kill(pid, number):
+        if number:
+            raise ProcessLookupError(3, "No such process")
+
+    lock_of(tmp_path / "run").write_text(f"1 {started_at(1)}")
+    monkeypatch.setattr(os, "kill", kill)
+    with pytest.raises(RunError, match="there is nothing to stop"):
+        stop(str(tmp_path / "run"))
+
+
 def test_alarms_are_told_while_a_run_goes_on_and_after_its_end(tmp_path):
     run = written(tmp_path)
     step = {"reward/std": 0.0, "reward/mean": 0.5, "staleness/max": 3}
