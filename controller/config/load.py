@@ -296,7 +296,9 @@ def _put(tree: Tree, names: Sequence[str], value: Any) -> None:
         elif is_last:
             place[name] = value
         else:
-            place = place.setdefault(name, {})
+            if place.get(name) is None:  # `lora:` may have nothing below it
+                place[name] = {}
+            place = place[name]
 
 
 def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) -> list[tuple[str, str]]:

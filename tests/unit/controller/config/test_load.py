@@ -383,3 +383,8 @@ def test_a_checkpoint_whose_folder_has_the_name_of_a_word_is_not_meant(tmp_path,
         (tmp_path / "new.yaml").write_text("model: {factory: 'task.py:make'}\n")
         config = load_config("new.yaml", [f"run.resume={word}"])
         assert (config.run.resume, config.model.factory) == (word, "task.py:make")
+
+
+def test_an_override_reaches_into_a_section_with_nothing_below_it(tmp_path):
+    (tmp_path / "run.yaml").write_text("trainer:\n  lora:\n    # rank: 8\n")
+    assert load_config(tmp_path / "run.yaml", ["trainer.lora.rank=16"]).trainer.lora.rank == 16
