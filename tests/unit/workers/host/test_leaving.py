@@ -89,7 +89,7 @@ async def test_one_whose_engine_fails_while_it_looks_for_a_controller_says_why_i
     monkeypatch, caplog
 ):
     link = Link("inproc://nobody", "rollout")
-    link.settings = argparse.Namespace(reattach_s=300.0)
+    link.settings = argparse.Namespace(reattach_s=300.0, run_dir="/runs/a")
 
     async def attach(*given: object, **keys: object) -> Link:
         return link
