@@ -275,6 +275,10 @@ class Store:
         values = (number, now, release, snapshot_digest(number, now, release, image), image)
         self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
 
+    def drop_snapshots(self, first: int) -> None:
+        """Delete the images of the core after event `first` and after later events, which are undone."""
+        self._db.execute("DELETE FROM snapshots WHERE seq >= ?", (first,))
+
     def events(self) -> Iterator[tuple[float, Event]]:
         """The whole history in order, without what was skipped.
 
