@@ -206,10 +206,12 @@ def _known_tokens(core: Core) -> Known:
     for group in core.state.groups.values():
         for member in group.members:
             count(group.id, member.id.member, member.segments)
-    for batch in core.state.batches.values():
-        for item in batch.items:
-            if item.group not in core.state.groups:
-                count(item.group, item.member, item.segments)
+    kept = [item for batch in core.state.batches.values() for item in batch.items]
+    if core.evaluation.round is not None:  # answers that become samples when it ends
+        kept += [item for one in core.evaluation.round.worst.groups for item in one.items]
+    for item in kept:
+        if item.group not in core.state.groups:
+            count(item.group, item.member, item.segments)
     return known
 
 

@@ -16,7 +16,8 @@ from controller.durability.snapshots import Snapshots
 from controller.durability.violation import BrokenInvariant, violation_of
 from controller.host.going_back import leave_word
 from protocol.errors import RunError
-from protocol.messages import CheckpointSaved, GroupScored
+from protocol.ids import TrajectoryId
+from protocol.messages import CheckpointSaved, GroupScored, response_pieces
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest, trained_groups
 
@@ -198,6 +199,33 @@ def test_no_token_that_came_behind_the_event_at_fault_is_kept(tmp_path, monkeypa
     assert held
     assert held == {place: counted[place] for place in held}
     again.store.close()
+
+
+def test_held_out_answers_that_are_to_be_a_sample_are_still_there(tmp_path, monkeypatch):
+    on_scored, kept = Scoring.on_scored, list[int]()
+
+    def scored(self, worker, message):
+        found = self.evaluation.round
+        worst = () if found is None else found.worst.groups
+        on_scored(self, worker, message)
+        if worst and self.state.epoch == 1:
+            self.state.accounts.generated += 1
+            kept[:] = kept or [one.group for one in worst]
+
+    monkeypatch.setattr(Scoring, "on_scored", scored)
+    held_out = {"every_steps": 1, "samples": 2, "threshold": 1.0, "data": {"set": {"path": "x"}}}
+    story = Story(tmp_path, evaluation=held_out, samples={"held_out": 2})
+    story.run_until_broken()
+    again = story.begin()
+    round_again = again.core.evaluation.round
+    assert kept
+    assert [one.group for one in round_again.worst.groups] == kept
+    for one in round_again.worst.groups:
+        for item in one.items:
+            pieces = response_pieces("tokens", TrajectoryId(item.group, item.member), item.segments)
+            assert all(again.store._payload.piece(piece) for piece in pieces)
+    again.run()
+    story.check_whole(again)
 
 
 def test_an_event_that_nobody_said_is_left_out_too(tmp_path, monkeypatch):
