@@ -78,7 +78,7 @@ def gone_back(recording: Recording, past: ResumedRun) -> ResumedRun:
     _refuse_stricter(recording, fault)
     forgiven = recording.told(FORGIVEN, list, [])
     _refuse_again(recording, fault, forgiven)
-    return _without(recording, fault, [*forgiven, fault.violation.place])
+    return _without(recording, past, fault, [*forgiven, fault.violation.place])
 
 
 def event_at_fault(recording: Recording, broken_at: int) -> Fault | None:
@@ -151,14 +151,18 @@ def _refuse_again(recording: Recording, fault: Fault, forgiven: list[str]) -> No
         raise RunError(f"{text} {MAX_SKIPPED} events of the run were passed over before. {report}")
 
 
-def _without(recording: Recording, fault: Fault, forgiven: list[str]) -> ResumedRun:
+def _without(recording: Recording, broken: ResumedRun, fault: Fault, forgiven: list[str]) -> ResumedRun:
+    """The run before the fault; words that `broken` has just passed over before that stay passed over."""
     number, event = fault.recorded.number, fault.recorded.event
     reason = f"After {_named(event, fault.author)} the core broke an invariant: {fault.violation.words}."
-    undone = [n for n in range(number + 1, recording.last + 1) if n not in recording.skipped]
+    is_noted = recording.skipped.keys() - broken.skipped.keys()  # in run.db
+    undone = [n for n in range(number + 1, recording.last + 1) if n not in is_noted]
+    earlier = {n: why for n, why in broken.skipped.items() if n < number}
     log.error("%s\n%s", reason, fault.violation.trace)
-    recording.skipped |= {number: reason, **dict.fromkeys(undone, "")}
+    skipped = {**earlier, number: reason, **dict.fromkeys(undone, "")}
+    recording.skipped |= skipped
     past = derive(recording, until=number - 1)
-    past.skipped = {number: reason, **dict.fromkeys(undone, "")}
+    past.skipped, past.faults = skipped, broken.faults[: len(earlier)]
     past.forgiven = forgiven
     if isinstance(event, Received):
         past.faults.append(PeerFaulted(event.peer, plain_line(reason)[:MAX_ERROR_CHARS]))

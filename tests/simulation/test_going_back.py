@@ -46,6 +46,19 @@ def breaks_on_a_score(monkeypatch, *, attempts) -> list[int]:
     return steps
 
 
+def fails_when_broken(monkeypatch) -> None:
+    """A broken core raises at a score of GROUP."""
+    absorb = Core._absorb
+
+    def absorbed(self, event):
+        is_score = isinstance(event, Received) and isinstance(event.message, GroupScored)
+        if is_score and event.message.group == GROUP and violation_of(self) is not None:
+            raise ZeroDivisionError("a bug")
+        absorb(self, event)
+
+    monkeypatch.setattr(Core, "_absorb", absorbed)
+
+
 class Story:
     """One run in a folder, from controller to controller."""
 
@@ -286,6 +299,30 @@ def test_no_snapshot_of_what_is_undone_is_kept(tmp_path, monkeypatch):
     assert last.core.state.steps == 1
     last.run()
     story.check_whole(last)
+
+
+def test_a_word_on_which_the_broken_core_fails_is_left_out_for_good(tmp_path, monkeypatch):
+    """The controller is killed before it can note that it passed the word over."""
+    fails_when_broken(monkeypatch)
+    breaks_on_a_score(monkeypatch, attempts={1})
+    story = Story(tmp_path)
+    run = story.begin()
+    run.run(until=lambda: violation_of(run.core) is not None)
+    (judge,) = [peer for peer, worker in run.workers.items() if worker.role == "reward"]
+    with run.store.transaction():
+        run.stepper.write_rest()
+        word = GroupScored(GROUP, 1, (0.0, 1.0))
+        run.store.append_events(run.now, [(Received(judge, word), False)])
+    last = run.store.last_event
+    run.store.close()
+    again = story.begin()
+    again.run(until=lambda: again.core.state.steps == 1)
+    again.close()
+    _, skipped = story.events()
+    assert skipped[last] == ""
+    third = story.begin()
+    third.run()
+    story.check_whole(third)
 
 
 def test_the_event_that_begins_a_run_cannot_be_left_out(tmp_path, monkeypatch):
