@@ -155,6 +155,8 @@ class Stepper:
 
     def _write_samples(self) -> None:
         """Copy samples before their payload is deleted; a failure does not end the run."""
+        if not self._samples:  # corrections that are here wait for a step that the core has yet to hear of
+            return
         samples, self._samples = self._samples, []
         corrections, self._corrections = self._corrections, {}
         if self._store.path == ":memory:":  # no other process could read them

@@ -279,3 +279,33 @@ def test_without_a_journal_on_disk_memory_holds_two_snapshots_and_what_follows(t
     assert run.store.faults_skipped() == 1
     assert max(kept) < 2 * 40 + 20
     assert run.store.last_event > 60
+
+
+def test_samples_have_what_the_trainer_computed_though_another_word_of_the_turn_is_passed_over(
+    tmp_path, monkeypatch
+):
+    run, _ = make_run(tmp_path / "run.db")
+    run.run(until=lambda: any(is_step_finished(event) for event, _ in run.inbox))
+    (finished,) = [item for item in run.inbox if is_step_finished(item[0])]
+    run.inbox.remove(finished)
+    (judge,) = [peer for peer, worker in run.workers.items() if worker.role == "reward"]
+    absorb = Core._absorb
+
+    def absorbed(core, event):
+        absorb(core, event)
+        if event == Received(judge, Beat()):
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Core, "_absorb", absorbed)
+    run.turn([(Received(judge, Beat()), ()), finished])
+    assert run.store.faults_skipped() == 1
+    with run.store.transaction():
+        run.stepper.write_rest()
+    recording = Recording.live(run.store)
+    samples = [recording.sample(*key) for key in recording.sample_keys()]
+    assert samples
+    assert all(sample.trained and sample.weights for sample in samples)
+
+
+def is_step_finished(event) -> bool:
+    return isinstance(event, Received) and isinstance(event.message, messages.TrainStepFinished)
