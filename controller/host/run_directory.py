@@ -280,8 +280,8 @@ class RunDirectory:
 
     def _is_blank(self) -> bool:
         """Whether a controller was killed here before it had so much as run.db."""
-        metrics = self.path / METRICS
-        has_lines = is_file(metrics) and metrics.stat().st_size > 0
+        files = [file for name in (METRICS, EVALUATIONS) if is_file(file := self.path / name)]
+        has_lines = any(file.stat().st_size > 0 for file in files)
         return not has_lines and not any(exists(self.path / n) for n in ("summary.json", "checkpoints"))
 
     def _set_aside(self) -> Path | None:

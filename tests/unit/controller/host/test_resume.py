@@ -186,3 +186,19 @@ def test_a_directory_with_a_run_waits_to_be_told_and_another_one_can_be_named(tm
     named.close()
     with pytest.raises(ConfigError, match=r"no run\.db in it"):
         RunDirectory(change_config(settings, ["run.resume=nowhere"]))
+
+
+async def test_a_run_that_kept_nothing_and_was_killed_behind_its_first_evaluation_is_set_aside(tmp_path):
+    kept_nothing = Config.model_validate({"run": {"dir": str(tmp_path), "name": "run", "durability": "off"}})
+    killed = RunDirectory(kept_nothing)
+    killed.append_evaluation({"policy_version": 0, "pass@1": 0.25})
+    killed.close()
+    told: list[str] = []
+    again = RunDirectory(config := change_config(kept_nothing, ["run.durability=process"]))
+    assert await find_past(again, config, on_warning=told.append) is None
+    again.append_evaluation({"policy_version": 0, "pass@1": 0.5})
+    again.close()
+    lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["pass@1"] for line in lines] == [0.5]
+    assert again.previous == tmp_path / "run.1"
+    assert "held a run without run.db" in told[0]
