@@ -6,11 +6,12 @@ Invariants: a sample is one record, whole or not at all, with a checksum; togeth
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import fsum
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.core.state.kept_samples import KeptGroup
 from controller.durability.damage import damaged, is_whole
 from protocol.ids import TrajectoryId
@@ -73,6 +74,16 @@ def keep_samples(
         (freed,) = db.execute("SELECT sum(size) FROM samples WHERE step = ?", (oldest,)).fetchone()
         db.execute("DELETE FROM samples WHERE step = ?", (oldest,))
         size -= freed
+
+
+def drop_samples(db: sqlite3.Connection, steps: int, evaluated: Collection[object]) -> None:
+    """Delete samples of train steps after `steps`, and of evaluations of other versions than `evaluated`."""
+    undone = [
+        (step, group)
+        for step, group in sample_keys(db)
+        if (step - 1 not in evaluated if group >= FIRST_EVALUATION_GROUP else step > steps)
+    ]
+    db.executemany("DELETE FROM samples WHERE step = ? AND group_id = ?", undone)
 
 
 def sample_keys(db: sqlite3.Connection) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128
 import logging
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from pathlib import Path
@@ -38,7 +38,7 @@ from controller.durability.damage import (
 from controller.durability.event_codec import decode_event, encode_event
 from controller.durability.payload import SCHEMA as PAYLOAD_SCHEMA
 from controller.durability.payload import Known, Payload
-from controller.durability.sample_records import NONE, Corrections, keep_samples
+from controller.durability.sample_records import NONE, Corrections, drop_samples, keep_samples
 from controller.durability.sample_records import SCHEMA as SAMPLES_SCHEMA
 from protocol.errors import OtherRelease, RemoteError, RunError
 from protocol.files import for_owner_only
@@ -275,10 +275,6 @@ class Store:
         values = (number, now, release, snapshot_digest(number, now, release, image), image)
         self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
 
-    def drop_snapshots(self, first: int) -> None:
-        """Delete the images of the core after event `first` and after later events, which are undone."""
-        self._db.execute("DELETE FROM snapshots WHERE seq >= ?", (first,))
-
     def events(self) -> Iterator[tuple[float, Event]]:
         """The whole history in order, without what was skipped.
 
@@ -331,6 +327,15 @@ class Store:
         keep_samples(
             self._db, kept.step, kept.groups, piece=piece, most_bytes=most_bytes, corrections=corrections
         )
+
+    def drop_undone(self, first: int, *, steps: int, evaluated: Collection[object]) -> None:
+        """Delete what is left of event `first` and later ones, which are undone, inside a transaction.
+
+        That is snapshots of the core after them, and samples of train steps after `steps` and of evaluations
+        of versions that are not in `evaluated`.
+        """
+        self._db.execute("DELETE FROM snapshots WHERE seq >= ?", (first,))
+        drop_samples(self._db, steps, evaluated)
 
     def settle(self) -> None:
         """Write some of what was scored in one piece each, inside a transaction."""

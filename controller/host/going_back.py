@@ -1,9 +1,9 @@
 """Rewinds a run whose core broke an invariant to before the event at fault, and leaves that event out.
 
 Invariants: the event at fault is the first after which the core breaks an invariant, found exactly by replay;
-later events were handled by a broken core, so they are skipped, and their payload and snapshots are deleted;
-payload dropped since the last check is still there. A run is rewound once for each invariant; the event that
-begins a run or an epoch cannot be left out.
+later events were handled by a broken core, so they are skipped, and their payload, samples and snapshots are
+deleted; payload dropped since the last check is still there. A run is rewound once for each invariant; the
+event that begins a run or an epoch cannot be left out.
 """
 
 import json
@@ -184,7 +184,8 @@ def _named(event: Event, author: str) -> str:
 def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
     """Mark skipped events, inside a transaction, and delete what is left of them; returns warnings.
 
-    That is their payload, and a snapshot that was taken before the core was found to be broken.
+    That is their payload, the samples of their steps, and a snapshot that was taken before the core was found
+    to be broken.
     """
     told = []
     for number, reason in past.skipped.items():
@@ -193,7 +194,8 @@ def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
             told.append(f"Event {number} of the run is passed over. {reason}")
     if past.forgiven:
         store.put_fact(FORGIVEN, json.dumps(past.forgiven))
-        store.drop_snapshots(min(past.skipped))
+        evaluated = {report["policy_version"] for report in past.core.evaluation.reports}
+        store.drop_undone(min(past.skipped), steps=past.core.state.steps, evaluated=evaluated)
         store.keep_tokens(_known_tokens(past.core))
         set_late_aside(run, past.core.state.steps, tell=told.append)
     return told

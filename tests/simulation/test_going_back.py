@@ -12,7 +12,6 @@ from controller.durability.image.packed import pack
 from controller.durability.recording import Recording
 from controller.durability.release import RELEASES
 from controller.durability.replay import replay
-from controller.durability.snapshots import Snapshots
 from controller.durability.violation import BrokenInvariant, violation_of
 from controller.host.going_back import leave_word
 from protocol.errors import RunError
@@ -278,27 +277,6 @@ def test_a_run_that_stands_still_goes_back_to_what_brought_it_there(tmp_path, mo
     assert "After Pulled of rollout-" in next(iter(skipped.values()))
     again.run()
     story.check_whole(again)
-
-
-def test_no_snapshot_of_what_is_undone_is_kept(tmp_path, monkeypatch):
-    """One was taken while the run stood still, before the time of grace was over."""
-    run_dispatch = Dispatch.run
-    monkeypatch.setattr(Dispatch, "run", lambda self: self.state.epoch > 1 and run_dispatch(self))
-    story = Story(tmp_path)
-    run = story.begin()
-    run.run(until=lambda: violation_of(run.core, is_strict=True) is not None)
-    with run.store.transaction():
-        run.stepper.write_rest()
-        Snapshots(run.store, is_compact=False).take(run.core, number=run.stepper.last, now=run.now)
-    run.run(until=lambda: violation_of(run.core) is not None)
-    story.end_broken(run)
-    again = story.begin()
-    again.run(until=lambda: again.core.state.steps == 1)
-    again.close()  # before it has taken a snapshot
-    last = story.begin()
-    assert last.core.state.steps == 1
-    last.run()
-    story.check_whole(last)
 
 
 def test_a_word_on_which_the_broken_core_fails_is_left_out_for_good(tmp_path, monkeypatch):

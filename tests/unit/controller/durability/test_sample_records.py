@@ -5,10 +5,17 @@ import sqlite3
 import pytest
 
 from controller.core.commands import Send
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.core.state.kept_samples import KeptGroup
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
-from controller.durability.sample_records import SCHEMA, keep_samples, read_sample
+from controller.durability.sample_records import (
+    SCHEMA,
+    drop_samples,
+    keep_samples,
+    read_sample,
+    sample_keys,
+)
 from controller.host.stepper import Stepper
 from protocol.errors import RunError
 from protocol.messages import GIVEN, Piece, Segment, Train, TrainItem
@@ -72,6 +79,18 @@ def test_a_sample_of_an_agent_begins_with_given_tokens_and_has_no_prompt():
     keep_samples(db, 5, [KeptGroup(7, "oldest", (item,), ())], piece=stored.__getitem__, most_bytes=10_000)
     kept = read_sample(db, "run.db", 5, 7)
     assert (kept.prompt, kept.tokens, kept.logprobs) == (b"", b"A" * 16 + b"B" * 8, b"C" * 4 + b"D" * 8)
+    db.close()
+
+
+def test_of_what_is_undone_no_sample_stays_and_of_evaluations_those_that_count_do():
+    db, held_out = sqlite3.connect(":memory:"), FIRST_EVALUATION_GROUP
+    db.executescript(SCHEMA)
+    item = TrainItem(0, 0, 0, 1.0, 0.5, "stop", ())
+    for step, group in ((2, 4), (3, 6), (3, held_out), (4, 8), (4, held_out + 2)):
+        kept = KeptGroup(group, "oldest", (item,), ())
+        keep_samples(db, step, [kept], piece=lambda piece: b"{}", most_bytes=10_000)
+    drop_samples(db, 2, evaluated={2})  # of the newest version that counts; version 3 is undone
+    assert sample_keys(db) == [(2, 4), (3, held_out)]
     db.close()
 
 
