@@ -19,10 +19,16 @@ from controller.durability.image.freezer import Freezer
 from controller.durability.image.thawer import thaw
 from controller.durability.payload import Known
 from controller.durability.recording import Recorded, Recording
-from controller.durability.replay import in_words, turns
+from controller.durability.replay import CoreFailed, in_words, turns
 from controller.durability.store import Store
 from controller.durability.violation import BrokenInvariant, Violation, violation_of
-from controller.host.resumed_run import MAX_ERROR_CHARS, MAX_SKIPPED, ResumedRun, derive
+from controller.host.resumed_run import (
+    MAX_ERROR_CHARS,
+    MAX_SKIPPED,
+    ResumedRun,
+    derive,
+    derive_with_skips,
+)
 from controller.host.run_directory import numbered
 from controller.host.stepper import Stepper
 from protocol.errors import OtherRelease, RunError
@@ -61,17 +67,28 @@ def leave_word(store: Store, stepper: Stepper, failure: Exception | None) -> Non
     stepper.write_rest()
 
 
-def gone_back(recording: Recording, past: ResumedRun) -> ResumedRun:
+def gone_back(recording: Recording) -> ResumedRun:
     """The run as it stands, or if its core is broken, as it stood before the event at fault.
 
-    Raises: RunError if the run was rewound for that invariant before, or the event cannot be left out.
+    Raises: RunError if the run was rewound for that invariant before, or the event cannot be left out; as
+    `derive_with_skips`, unless the core was broken before the event on which it fails.
     """
-    broken_at = recording.told(BROKEN_AT, int, 0)
-    is_mended = broken_at in recording.skipped
-    if violation_of(past.core) is not None:
-        broken_at = recording.last
-    elif not broken_at or is_mended:
-        return past
+    noted = dict(recording.skipped)
+    try:
+        past = derive_with_skips(recording)
+    except CoreFailed as failed:
+        broken_at = failed.recorded.number - 1
+        past = derive(recording, until=broken_at)
+        if violation_of(past.core) is None:
+            raise
+        past.skipped = {n: why for n, why in recording.skipped.items() if n not in noted}
+    else:
+        broken_at = recording.told(BROKEN_AT, int, 0)
+        is_mended = broken_at in recording.skipped
+        if violation_of(past.core) is not None:
+            broken_at = recording.last
+        elif not broken_at or is_mended:
+            return past
     fault = event_at_fault(recording, broken_at)
     if fault is None:  # such as with another release that has no such bug
         return past

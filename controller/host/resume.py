@@ -24,7 +24,7 @@ from controller.durability.recording import Recording
 from controller.durability.release import changed_files, changed_release
 from controller.host.daemon_thread import in_daemon_thread
 from controller.host.going_back import gone_back, set_checkpoints_aside
-from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
+from controller.host.resumed_run import ResumedRun, way_on_from
 from controller.host.run_directory import EVALUATIONS, METRICS, RunDirectory
 from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
 from protocol.files import exists, is_file
@@ -212,7 +212,7 @@ def _read_past(run: Path, config: Config) -> ResumedRun | None:
         _refuse_if_trained(run)
         return None
     with Recording(run) as recording:
-        past = gone_back(recording, derive_with_skips(recording))
+        past = gone_back(recording)
         past.notes += changed_release(past.parts)
         past.notes += changed_files(recording.told("files", dict, {}), config.as_written())
         data, weights = recording.told("data", list, []), recording.told("weights", dict, {})

@@ -1,0 +1,56 @@
+"""A broken core that fails on an event before anybody has checked it: the run goes back all the same."""
+
+import pytest
+
+from controller.core.core import Core
+from controller.core.events import Tick
+from controller.durability.replay import CoreFailed
+from controller.durability.violation import violation_of
+from controller.host.going_back import leave_word
+from tests.simulation.test_going_back import Story, breaks_on_a_score
+
+
+def fails_on_ticks(monkeypatch, *, if_broken: bool) -> None:
+    absorb = Core._absorb
+
+    def absorbed(self, event):
+        if isinstance(event, Tick) and (violation_of(self) is not None) == if_broken:
+            raise ZeroDivisionError("a bug")
+        absorb(self, event)
+
+    monkeypatch.setattr(Core, "_absorb", absorbed)
+
+
+def end_failed(story: Story, run) -> None:
+    """The core fails on an event that nobody has said, and the controller ends."""
+    with pytest.raises(ZeroDivisionError) as raised:
+        run.turn([(Tick(), ())])
+    with run.store.transaction():
+        leave_word(run.store, run.stepper, raised.value)
+    run.store.close()
+
+
+def test_the_run_goes_back_to_before_the_event_that_broke_the_core(tmp_path, monkeypatch):
+    fails_on_ticks(monkeypatch, if_broken=True)
+    breaks_on_a_score(monkeypatch, attempts={1})
+    story = Story(tmp_path)
+    run = story.begin()
+    run.run(until=lambda: violation_of(run.core) is not None)
+    end_failed(story, run)
+    last = run.stepper.last
+    again = story.begin()
+    _, skipped = story.events()
+    assert "the core broke an invariant: the token ledger" in next(iter(skipped.values()))
+    assert skipped[last] == ""
+    again.run()
+    story.check_whole(again)
+
+
+def test_a_core_that_fails_though_it_keeps_its_invariants_is_told_as_ever(tmp_path, monkeypatch):
+    fails_on_ticks(monkeypatch, if_broken=False)
+    story = Story(tmp_path)
+    run = story.begin()
+    run.run(until=lambda: run.core.state.steps == 1)
+    end_failed(story, run)
+    with pytest.raises(CoreFailed, match="with ZeroDivisionError: a bug"):
+        story.begin()
