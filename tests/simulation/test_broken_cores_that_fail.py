@@ -6,6 +6,7 @@ from controller.core.core import Core
 from controller.core.events import Tick
 from controller.durability.replay import CoreFailed
 from controller.durability.violation import violation_of
+from controller.host import going_back
 from controller.host.going_back import leave_word
 from tests.simulation.test_going_back import Story, breaks_on_a_score
 
@@ -54,3 +55,18 @@ def test_a_core_that_fails_though_it_keeps_its_invariants_is_told_as_ever(tmp_pa
     end_failed(story, run)
     with pytest.raises(CoreFailed, match="with ZeroDivisionError: a bug"):
         story.begin()
+
+
+def test_a_core_that_another_release_has_healed_is_not_searched_again(tmp_path, monkeypatch):
+    """The search steps through all events, which takes minutes of a long run."""
+    with monkeypatch.context() as bug:
+        breaks_on_a_score(bug, attempts={1})
+        story = Story(tmp_path)
+        story.run_until_broken()
+    again = story.begin()
+    again.run(until=lambda: again.core.state.steps == 1)
+    again.close()
+    monkeypatch.setattr(going_back, "event_at_fault", lambda *_: pytest.fail("it was searched again"))
+    third = story.begin()
+    third.run()
+    story.check_whole(third)
