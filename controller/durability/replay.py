@@ -36,6 +36,7 @@ class Verdict:
     """The result of a replay."""
 
     events: int = 0
+    compared: int = 0  # events that have a fingerprint, and were not passed over
     unfingerprinted: int = 0  # the last events of a run that goes on, or of a killed controller
     commands: Counter[str] = field(default_factory=Counter)  # by the name of the message or command
     steps: int = 0  # train steps
@@ -101,6 +102,7 @@ def replay(
         recorded = turn.recorded
         verdict.events, verdict.time_s = recorded.number, recorded.now
         verdict.commands.update(map(kind, turn.commands))
+        verdict.compared += recorded.fingerprint is not None
         verdict.unfingerprinted += recorded.fingerprint is None
         on_turn(turn)
         if recorded.fingerprint not in (None, fingerprint(turn.commands)):
@@ -141,8 +143,7 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
         )
     turn = verdict.difference
     if turn is None:
-        compared = verdict.events - recording.pruned - verdict.unfingerprinted
-        words.append(f"Every command of {compared} events was re-derived bit for bit.")
+        words.append(f"Every command of {verdict.compared} events was re-derived bit for bit.")
     else:
         words.append(f"The first difference is at event {turn.recorded.number}, {in_words(turn.recorded)}.")
         words += ["It gives now:", *(f"  {shortened(repr(command))}" for command in turn.commands)]
