@@ -351,10 +351,12 @@ def _has_events(file: Path) -> bool:
 
 def _refuse_if_trained(run: Path) -> None:
     """Refuse a run.db without history in a run that has trained. Raises: ConfigError."""
-    checkpoint, metrics = newest_checkpoint(run), run / "metrics.jsonl"
-    if checkpoint is None and not (is_file(metrics) and metrics.stat().st_size):
+    checkpoint, metrics = newest_checkpoint(run), run / METRICS
+    found = [f"{METRICS} has lines"] if is_file(metrics) and metrics.stat().st_size else []
+    found += [f"{checkpoint} is there"] if checkpoint else []
+    if not found:
         return
-    left = " and ".join(["metrics.jsonl has lines", *([f"{checkpoint} is there"] if checkpoint else [])])
+    left = " and ".join(found)
     raise ConfigError(
         f"{run / 'run.db'} holds no history, though the run has trained: {left}. It was emptied or replaced. "
         f"Expected the file that the run wrote: {way_on(run / 'run.db')} To set all of it aside and start "

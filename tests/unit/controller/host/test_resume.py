@@ -202,3 +202,14 @@ async def test_a_run_that_kept_nothing_and_was_killed_behind_its_first_evaluatio
     assert [json.loads(line)["pass@1"] for line in lines] == [0.5]
     assert again.previous == tmp_path / "run.1"
     assert "held a run without run.db" in told[0]
+
+
+def test_an_emptied_journal_beside_a_checkpoint_is_refused_with_what_is_there(tmp_path):
+    config = half(tmp_path)
+    (tmp_path / "run.db").unlink()
+    Store(tmp_path / "run.db").close()
+    (tmp_path / "checkpoints" / "step_3").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "step_3" / ".complete").touch()
+    with pytest.raises(ConfigError, match=r"the run has trained: /.*/checkpoints/step_3 is there") as raised:
+        read_past(tmp_path, config)
+    assert "metrics.jsonl" not in str(raised.value)
