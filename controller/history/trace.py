@@ -51,7 +51,10 @@ def trace(
         if turn.recorded.now > end_s:
             break
         yield from tracer.turn(turn)
-    yield from tracer.end_all("the history ends" if recording.until_s <= end_s else "the span ends")
+    if recording.until_s <= end_s:
+        yield from tracer.end_all("the history ends", recording.until_s)
+    else:
+        yield from tracer.end_all("the span ends", end_s)
 
 
 class _Tracer:
@@ -96,7 +99,8 @@ class _Tracer:
         else:
             yield self.named(self._pids[peer], name)
 
-    def end_all(self, why: str) -> Iterator[Entry]:
+    def end_all(self, why: str, now_s: float) -> Iterator[Entry]:
+        self._now_us = now_s * 1e6
         for peer in list(self._open):
             yield from self._end_all(peer, why)
 

@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from controller.cli.main import main
+from controller.durability.recording import Recording
+from controller.history.trace import trace
 from tests.support.answered_run import AnsweredRun
 
 
@@ -22,6 +24,7 @@ def traced(tmp_path, capsys):
 
 def slices(entries, category):
     """(begin, end) of each slice of a category."""
+    entries = list(entries)
     begun = {e["id"]: e for e in entries if e["ph"] == "b" and e["cat"] == category}
     ended = {e["id"]: e for e in entries if e["ph"] == "e" and e["cat"] == category}
     assert begun.keys() == ended.keys()
@@ -121,3 +124,16 @@ def test_no_file_beside_a_trace_is_touched(tmp_path, words):
     main(["trace", str(tmp_path), "-o", str(tmp_path / "out" / "trace.json"), *words])
     assert mine.read_text() == "mine"
     assert {one.name for one in mine.parent.iterdir()} <= {"trace.json", mine.name}
+
+
+def test_what_runs_through_a_span_without_an_event_is_shown_up_to_its_end(tmp_path):
+    """As of a run that hangs: nothing is heard, and what is waited for has begun before."""
+    AnsweredRun(tmp_path / "run.db", steps=2).to_the_end()
+    with Recording(tmp_path) as recording:
+        whole = slices(trace(recording), "train")
+        begin_s = whole[0][0]["ts"] / 1e6 + 0.002  # events are 0.01 s apart
+        span = list(trace(recording, begin_s=begin_s, end_s=begin_s + 0.004))
+    ((begun, ended),) = slices(span, "train")
+    assert begun == whole[0][0]
+    assert ended["args"] == {"ended": "the span ends"}
+    assert ended["ts"] == pytest.approx(1e6 * (begin_s + 0.004))
