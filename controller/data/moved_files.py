@@ -5,14 +5,12 @@ elsewhere is the same if all its files have the bytes that they had.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from controller.config.models import Config
+from controller.config.strategies import moved_folder, with_folder
 from controller.data import fingerprints
 from controller.data.formats import format_of
-
-LEAST_PARTS = 2  # of a folder that has moved: never the root of the file system
 
 
 def as_lies_now(was: Config, now: Config, *, places: tuple[str, str], data: Sequence[Any]) -> dict[str, Any]:
@@ -20,7 +18,7 @@ def as_lies_now(was: Config, now: Config, *, places: tuple[str, str], data: Sequ
 
     `places`: the run directory then and now; `data`: the fingerprints of its sources then.
     """
-    tree: dict[str, Any] = _with_folder(was.model_dump(mode="json"), *_moved_folder(*places))
+    tree: dict[str, Any] = with_folder(was.model_dump(mode="json"), *moved_folder(*places))
     pairs = [*zip(was.data.each, now.data.each, strict=False)]
     if len(was.data.each) != len(now.data.each) or len(data) != len(pairs):
         return tree
@@ -28,25 +26,6 @@ def as_lies_now(was: Config, now: Config, *, places: tuple[str, str], data: Sequ
         if before.path != after.path and _is_same(data[number], after.path):
             section = tree["data"]["sources"][number] if was.data.sources else tree["data"]
             section["path"] = after.path
-    return tree
-
-
-def _moved_folder(then: str, now: str) -> tuple[str, str]:
-    """The outermost folder around a run directory that was moved or renamed, by its old and new path."""
-    old, new = Path(then).parts, Path(now).parts
-    while min(len(old), len(new)) > LEAST_PARTS and old[-1] == new[-1]:
-        old, new = old[:-1], new[:-1]
-    return str(Path(*old)), str(Path(*new))
-
-
-def _with_folder(tree: Any, old: str, new: str) -> Any:
-    """The tree with `new` in place of `old` where a text begins with this folder."""
-    if isinstance(tree, Mapping):
-        return {key: _with_folder(value, old, new) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_with_folder(value, old, new) for value in tree]
-    if isinstance(tree, str) and (tree == old or tree.startswith(f"{old}/")):
-        return f"{new}{tree.removeprefix(old)}"
     return tree
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from controller.config.load import change_config
 from controller.config.models import Config
 from controller.data.moved_files import as_lies_now
 from controller.data.sources import Sources
 from controller.durability.recording import Recording
+from controller.durability.replay import replay
 from controller.host.resume import read_past, why_refused
 from protocol.errors import ConfigError
 from tests.support.answered_run import AnsweredRun, execute
@@ -53,6 +55,24 @@ def test_a_project_that_was_moved_goes_on(tmp_path):
     assert why_refused(config) is None
     with pytest.raises(ConfigError, match=r"data.shuffle: True there, False now"):
         read_past(new / "runs" / "mine", now(new / "runs" / "mine", reading(new, shuffle=False)))
+
+
+def test_a_project_with_a_strategy_of_its_own_that_was_moved_goes_on(tmp_path):
+    """Its absolute path leads into the folder that has moved."""
+    then, there = tmp_path / "then", tmp_path / "there"
+    (then / "runs" / "a").mkdir(parents=True)
+    (then / "mine.py").write_text("from strategies.filtering import keep_all as keep\n")
+    run = AnsweredRun(
+        then / "runs" / "a" / "run.db", run_dir=str(then / "runs" / "a"), filter=f"{then}/mine.py:keep"
+    )
+    run.to_the_end(max_events=30, flush=False)
+    then.rename(there)
+    config = change_config(run.config, [f"staleness.filter={there}/mine.py:keep"])
+    past = read_past(there / "runs" / "a", config)
+    assert past is not None
+    assert past.core.state.steps == run.core.state.steps
+    with Recording(there / "runs" / "a") as recording:
+        assert replay(recording).is_equal
 
 
 def test_data_alone_may_lie_elsewhere_with_the_same_content(tmp_path):
