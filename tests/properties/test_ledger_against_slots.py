@@ -113,7 +113,7 @@ class Pair:
         return False
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 4), st.integers(1, 3), st.integers(0, 2**32))
 def test_the_ledger_agrees_with_explicit_slots(max_staleness, batch_groups, seed):
     rng = random.Random(seed)

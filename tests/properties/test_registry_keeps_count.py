@@ -147,4 +147,4 @@ class Crowd(RuleBasedStateMachine):
 
 
 TestCrowd = Crowd.TestCase
-TestCrowd.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestCrowd.settings = settings(max_examples=40, stateful_step_count=40)

@@ -100,4 +100,4 @@ class Trained(RuleBasedStateMachine):
 
 
 TestTrained = Trained.TestCase
-TestTrained.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestTrained.settings = settings(max_examples=40, stateful_step_count=40)

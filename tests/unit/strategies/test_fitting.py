@@ -133,7 +133,7 @@ small = st.tuples(*[st.integers(0, 3)] * 4, st.floats(0, 2), st.integers(0, 3), 
 
 
 @given(st.lists(st.one_of(increments, small), max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_monotone_counters_give_coefficients_that_an_engine_can_have(steps):
     reports, fit = [IDLE], OnlineFit()
     for number, (running, resident, steps_, tokens, time, prompts, prefill, context) in enumerate(steps):

@@ -185,7 +185,7 @@ told = st.one_of(st.tuples(lengths, st.booleans()), st.lists(lengths, max_size=5
 
 
 @given(st.integers(1, 4000), st.lists(told, max_size=40), lengths, st.lists(lengths, max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whatever_was_told_a_total_lies_between_what_is_there_and_the_limit(limit, stories, so_far, siblings):
     model = LengthModel(limit, memory=20)
     for story in stories:

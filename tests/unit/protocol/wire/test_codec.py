@@ -111,7 +111,7 @@ packets = st.sampled_from(KINDS).flatmap(messages_of).map(lambda m: Packet(7, 5,
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_message_comes_back_as_it_was_sent(kind: type[Message]) -> None:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(messages_of(kind))
     def comes_back(message: Message) -> None:
         packet = Packet(7, 5, message, frames_for(message))
@@ -120,7 +120,7 @@ def test_every_message_comes_back_as_it_was_sent(kind: type[Message]) -> None:
     comes_back()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(packets, st.data())
 def test_mutated_bytes_are_refused_with_a_remote_error_or_mean_something(packet: Packet, data: Any) -> None:
     frames = encode(packet)
@@ -134,7 +134,7 @@ def test_mutated_bytes_are_refused_with_a_remote_error_or_mean_something(packet:
         assert isinstance(decode(frames), Packet)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=40), max_size=3))
 def test_random_frames_are_refused_with_a_remote_error(frames: list[bytes]) -> None:
     with pytest.raises(RemoteError):
@@ -187,7 +187,7 @@ def test_what_the_schema_does_not_allow_is_refused_in_words(frames: list[bytes],
 
 
 @given(packets)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_fields_alone_make_the_message_again(packet: Packet) -> None:
     assert from_fields(packet.message.tag, to_fields(packet.message)) == packet.message
 

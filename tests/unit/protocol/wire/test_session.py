@@ -70,7 +70,7 @@ class LossyChannel(RuleBasedStateMachine):
 
 
 TestLossyChannel = LossyChannel.TestCase
-TestLossyChannel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLossyChannel.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 def test_a_peer_that_lets_too_much_pile_up_is_an_error() -> None:

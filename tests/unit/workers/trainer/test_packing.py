@@ -72,7 +72,7 @@ def test_the_lower_bound_is_one_and_is_met_within_one_by_the_packing(lengths, bu
     "name", sorted(DISTRIBUTIONS.keys() - {"around a third"})
 )  # up to 1.18: triples must match
 @given(st.integers(0, 10**6), st.integers(1, 300), st.sampled_from([256, 1000, 4096]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_micro_batches_are_at_most_a_tenth_more_than_the_lower_bound(name, seed, count, budget):
     rng = random.Random(seed)
     lengths = [DISTRIBUTIONS[name](rng, budget) for _ in range(count)]

@@ -160,7 +160,7 @@ ACTIONS = st.lists(
 
 @pytest.mark.parametrize("fan_out", [1, 2, 3])
 @given(actions=ACTIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_happens_every_source_has_the_version_or_is_fed_by_those_behind_it(fan_out, actions):
     run = Run(fan_out)
     run.attach("rollout", "host 0")
