@@ -7,13 +7,15 @@ content, complete or not at all, and is compared with the cache each time; a nam
 comes over the wire is a plain file name of a known kind, or that of a further chat template.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -108,15 +110,30 @@ def digest_of(files: Files) -> str:
     return found.hexdigest()
 
 
-def aside_of(directory: Path) -> Path:
-    """A new folder in which a model is made before it gets its name."""
-    return Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
+@contextmanager
+def made_aside(directory: Path) -> Generator[Path]:
+    """A new folder in which a model is made before it gets its name; what is left in it is removed."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
+    held = os.open(aside, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_SH)
+        yield aside
+    finally:
+        os.close(held)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove the folders that killed makers of this model left. Call it only while no maker runs."""
+    """Remove the folders that killed makers of this model left, and none that a maker is at work in."""
     for leftover in directory.parent.glob(f".{directory.name}{UNFINISHED}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(OSError):  # another run makes it, or its file system has no locks
+            held = os.open(leftover, os.O_RDONLY)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(leftover, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest: str) -> Path:

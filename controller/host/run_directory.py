@@ -165,13 +165,18 @@ class RunDirectory:
     def has_model(self, origin: str) -> bool:
         """Whether the initial model is there and was made by `origin`.
 
-        If not, removes an outdated one and notes `origin`. A model without a note was put there by the user,
-        and is taken as it is; so is the model of a resumed run.
+        If not, removes an outdated one (elsewhere: ConfigError) and notes `origin`. A model without a note
+        was put there by the user, and is taken as it is; so is the model of a resumed run.
         """
         note = self.model.with_name(f"{self.model.name}.json")
         if exists(self.model):
             if self.has_run or not exists(note) or note.read_text() == origin:
                 return True
+            if not self._kept:
+                raise ConfigError(
+                    f"{self.model} was made with another seed or factory ({note.name} says which), and other "
+                    "runs may need it. Give another model.path; or no model.factory, to begin with it."
+                )
             shutil.rmtree(self.model)
         self.model.parent.mkdir(parents=True, exist_ok=True)
         with self._open_file(note, "w") as file:
@@ -261,9 +266,7 @@ class RunDirectory:
 
     def _let_go(self) -> None:
         with suppress(OSError):  # a full disk, reported when the lock was taken
-            if (
-                self._is_locked
-            ):  # else a program that goes on counts as the controller, which `stop` interrupts
+            if self._is_locked:  # or a program that goes on would count as the controller
                 self._lock.truncate(0)
         with suppress(OSError):
             self._lock.close()

@@ -81,3 +81,29 @@ def test_a_factory_that_fails_is_one_paragraph_and_leaves_nothing(tmp_path, body
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert list((tmp_path / "out").iterdir()) == []
+
+
+NESTED = """
+import subprocess, sys
+from pathlib import Path
+
+def make(directory, *, seed, progress):
+    place = Path(directory)
+    first = place.parent / "begun"
+    if not first.exists():
+        first.touch()
+        words = [sys.executable, "-m", "workers.models.prepare", "--factory", f"{__file__}:make"]
+        words += ["--directory", str(place.parent / "model"), "--seed", str(seed)]
+        subprocess.run(words, check=True)
+    (place / "config.json").write_text("{}")
+"""
+
+
+def test_two_runs_that_make_one_model_at_a_time_do_not_disturb_each_other(tmp_path):
+    (tmp_path / "nested.py").write_text(NESTED)
+    leftover = tmp_path / "out" / ".model.making.killed"
+    leftover.mkdir(parents=True)
+    done = run_prepare(f"{tmp_path}/nested.py:make", tmp_path / "out" / "model")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "model found at" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["begun", "model"]

@@ -10,7 +10,6 @@ code 1.
 
 import argparse
 import os
-import shutil
 import sys
 import traceback
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.files import OTHERS, exists, is_file, readable_as_its_folder
 from protocol.importing import load_object, put_users_first
-from protocol.model_files import aside_of, remove_unfinished
+from protocol.model_files import made_aside, remove_unfinished
 from protocol.stacks import dump_on_signal
 from workers.link.parent import die_with_parent
 
@@ -36,8 +35,7 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
     os.umask(umask := os.umask(OTHERS))  # the umask can only be read by setting it
     directory.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(directory)
-    aside = aside_of(directory)
-    try:
+    with made_aside(directory) as aside:
         make(str(aside), seed=seed, progress=report)
         if not is_file(aside / "config.json"):
             raise ConfigError(
@@ -49,9 +47,13 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
         for file in aside.rglob("*"):
             if is_file(file) and not file.is_symlink():
                 readable_as_its_folder(file)
-        aside.rename(directory)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            aside.rename(directory)
+        except OSError:
+            if not is_file(directory / "config.json"):
+                raise
+            report(1.0, f"model found at {directory}")  # another run has made it meanwhile
+            return
     report(1.0, f"model written to {directory}")
 
 

@@ -10,6 +10,7 @@ import pytest
 from controller.config.models import Config
 from controller.host.initial_model import InitialModel
 from controller.host.run_directory import RunDirectory
+from protocol.errors import ConfigError
 from protocol.messages import ModelFiles
 from protocol.model_files import read_model_files
 from protocol.wire.descriptors import RETRY_S
@@ -173,3 +174,20 @@ async def test_who_asks_again_in_one_session_is_at_fault(folder, is_there):
     model.send_files("peer")  # a session of its own
     assert await server.has_sent(2) == ["peer", "peer"]
     assert len(faults) == 1
+
+
+def test_a_model_outside_of_the_run_directory_is_never_replaced(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    for name in ("first", "another"):
+        model = {"factory": "model.py:make", "path": str(shared)}
+        directory = RunDirectory(
+            Config.model_validate({"run": {"dir": str(tmp_path), "name": name}, "model": model})
+        )
+        if name == "first":
+            assert not directory.has_model("seed 0")
+            shared.mkdir()
+        assert directory.has_model("seed 0")
+        with pytest.raises(ConfigError, match="made with another seed or factory"):
+            directory.has_model("seed 1")
+        assert shared.exists()
+        directory.close()
