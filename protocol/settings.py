@@ -29,7 +29,8 @@ class ModelSettings(Section):
     factory: str | None = None
     """Import path `module:function` or `file.py:function` of `make(directory, *, seed, progress)`, called
     once in a process of its own when `path` does not exist yet, so that a run needs no download. Another run
-    begins with what it made, and does not make it again: `model.factory= model.path=RUN/model`."""
+    begins with what it made, and does not make it again: `model.factory= model.path=RUN/model`. A model
+    outside of the run directory is never replaced, as other runs may need it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the rollout engine's weights and of the published versions."""
 
