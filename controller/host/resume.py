@@ -350,15 +350,16 @@ def _has_events(file: Path) -> bool:
 
 
 def _refuse_if_trained(run: Path) -> None:
-    """Refuse a run.db without history in a run that has trained. Raises: ConfigError."""
-    checkpoint, metrics = newest_checkpoint(run), run / METRICS
-    found = [f"{METRICS} has lines"] if is_file(metrics) and metrics.stat().st_size else []
-    found += [f"{checkpoint} is there"] if checkpoint else []
+    """Refuse a run.db without history in a run that has trained, or evaluated. Raises: ConfigError."""
+    written = [name for name in (METRICS, EVALUATIONS) if is_file(run / name) and (run / name).stat().st_size]
+    found = [f"{name} has lines" for name in written]
+    if checkpoint := newest_checkpoint(run):
+        found.append(f"{checkpoint} is there")
     if not found:
         return
     left = " and ".join(found)
     raise ConfigError(
-        f"{run / 'run.db'} holds no history, though the run has trained: {left}. It was emptied or replaced. "
+        f"{run / 'run.db'} holds no history, though the run has begun: {left}. It was emptied or replaced. "
         f"Expected the file that the run wrote: {way_on(run / 'run.db')} To set all of it aside and start "
         "over under its name: run.resume=never."
     )

@@ -251,12 +251,16 @@ def test_a_run_that_has_trained_and_lost_its_history_is_not_begun_anew(tmp_path,
     else:
         Store(tmp_path / "run.db").close()
     assert read_past(tmp_path, Config()) is None  # killed while it began
+    (tmp_path / "evaluations.jsonl").write_text('{"policy_version": 0}\n')
+    with pytest.raises(ConfigError, match=r"has begun: evaluations\.jsonl has lines\. It was emptied"):
+        read_past(tmp_path, Config())
+    (tmp_path / "evaluations.jsonl").unlink()
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     (tmp_path / "checkpoints" / "step_7").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step_7" / ".complete").touch()
     with pytest.raises(ConfigError) as raised:
         read_past(tmp_path, Config())
-    assert "holds no history, though the run has trained: metrics.jsonl has lines and " in str(raised.value)
+    assert "holds no history, though the run has begun: metrics.jsonl has lines and " in str(raised.value)
     assert f"run.resume={tmp_path}/checkpoints/step_7 run.name=ANOTHER." in str(raised.value)
     assert "To set all of it aside and start over under its name: run.resume=never" in str(raised.value)
 

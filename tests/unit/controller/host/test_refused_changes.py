@@ -90,7 +90,7 @@ def test_it_says_so_if_the_history_of_a_run_is_gone(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     text = refused(tmp_path, config)
     assert text is not None
-    assert "holds no history, though the run has trained" in text
+    assert "holds no history, though the run has begun" in text
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])
