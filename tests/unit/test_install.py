@@ -82,14 +82,13 @@ def test_one_that_is_stopped_before_it_changes_anything_leaves_what_was_there(
 ):
     def stop(text: str, *, flush: bool) -> None:
         if f"  {last}" in text:
-            if (
-                extra == "frozen_late" and last == "Collecting"
-            ):  # it goes on meanwhile, to a line that nobody has heard
+            if extra == "frozen_late" and last == "Collecting":  # it goes on, to a line that nobody has heard
                 (environment / "gate").read_text()
             signal.raise_signal(signal.SIGINT)
 
     os.mkfifo(environment / "gate")
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
     install.install(environment, ["workers"])
     monkeypatch.setattr(install, "print", stop, raising=False)
     try:
