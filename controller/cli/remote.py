@@ -22,7 +22,7 @@ from protocol.files import is_dir, is_file
 from protocol.importing import python_path
 from protocol.messages import DrainWorker, Role
 from protocol.wire.endpoints import find_endpoint
-from protocol.wire.security import ROLES, make_keys
+from protocol.wire.security import ROLES, make_keys, refuse_key
 from protocol.wire.security import revoke as revoke_key
 
 WAIT_S, LOOK_S = 60.0, 0.2  # as long as a worker waits for an answer
@@ -72,7 +72,10 @@ def keygen(
     roles: tuple[Role, ...] = tuple(known for known in ROLES if known in (role or ["rollout"]))
     if unknown := sorted({*(role or [])} - {*ROLES}):
         raise ConfigError(f"{unknown} are no roles; expected some of {', '.join(ROLES)}.")
-    made = [make_keys(directory, each, roles) for each in name or [None]]
+    names = [*dict.fromkeys(name or ())]
+    for each in names:  # all of them, before one is made
+        refuse_key(directory, each)
+    made = [make_keys(directory, each, roles) for each in names or [None]]
     folder = directory.resolve()
     print(f"{folder} holds the controller's key and the list of those that are admitted. Start the run with")
     print(f"  launch.py CONFIG.yaml controller.bind=tcp://0.0.0.0:29500 controller.keys={folder}")

@@ -69,7 +69,8 @@ class RowShape:
         kept.update({name: _listed(kept[name]) for name in OF_TEMPLATES if name in kept})
         if self._is_padded:
             kept.update({name: _unpadded(kept[name]) for name in OF_TEMPLATES if name in kept})
-        if not all(_column(place, kept, name, "where") in some for name, some in settings.where.items()):
+        where = {name: _listed(_column(place, kept, name, "where")) for name in settings.where}
+        if not all(where[name] in some for name, some in settings.where.items()):
             return None
         if settings.prompt:
             kept["prompt"] = self._filled(place, kept)

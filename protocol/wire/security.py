@@ -56,11 +56,8 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
 
     Returns the worker's key file. Raises: ConfigError if the name is unfit or taken, or the folder refuses.
     """
-    if name is not None and (not NAME.fullmatch(name) or RESERVED.fullmatch(name)):
-        raise ConfigError(
-            f"The key name {name!r} cannot be used; expected letters, digits, `.`, `_`, `-`, and none of the "
-            "run's own names (trainer, rollout-0, local). Name it after the machine, for example `node1`."
-        )
+    if name is not None:
+        refuse_key(directory, name)
     try:
         _make_folders(directory)
         if not exists(directory / "server.key"):
@@ -71,14 +68,32 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
         raise ConfigError(f"The keys cannot be written to {directory}: {error}. Choose a folder.") from error
 
 
-def _make_worker_key(directory: Path, name: str, roles: tuple[Role, ...]) -> Path:
-    """Write both files of a worker's key, or none. Raises: ConfigError if the name is taken; OSError."""
-    path, grant_path = directory / f"{name}.key", directory / "workers" / f"{name}.json"
-    if taken := [there for there in (grant_path, path) if exists(there)]:
+def refuse_key(directory: Path, name: str) -> None:
+    """Raises: ConfigError if no worker's key of this name can be made: it is unfit, or taken."""
+    if not NAME.fullmatch(name) or RESERVED.fullmatch(name):
+        raise ConfigError(
+            f"The key name {name!r} cannot be used; expected letters, digits, `.`, `_`, `-`, and none of the "
+            "run's own names (trainer, rollout-0, local). Name it after the machine, for example `node1`."
+        )
+    try:
+        taken = [there for there in _files_of(directory, name)[::-1] if exists(there)]
+    except OSError:  # whoever writes into the folder is told
+        return
+    if taken:
         raise ConfigError(
             f"{taken[0]} is there already, and a key is never overwritten. Choose another name, or revoke it "
             f"first: launch.py revoke {directory} {name}"
         )
+
+
+def _files_of(directory: Path, name: str) -> tuple[Path, Path]:
+    """The worker's key, and the grant by which the controller admits it."""
+    return directory / f"{name}.key", directory / "workers" / f"{name}.json"
+
+
+def _make_worker_key(directory: Path, name: str, roles: tuple[Role, ...]) -> Path:
+    """Write both files of a worker's key, or none. Raises: OSError."""
+    path, grant_path = _files_of(directory, name)
     server = _load(directory / "server.key", ServerKey)
     public, secret = _pair()
     grant = Grant(name=name, roles=roles, public=public)

@@ -78,3 +78,14 @@ def test_a_folder_whose_configuration_is_no_runs_is_said_to_be_none(text, starte
     assert f"{run / 'config.yaml'} is no configuration of a run" in told
     assert "launch.py revoke FOLDER NAME" in told
     assert admitted(tmp_path) == ["home", "elsewhere"]
+
+
+@pytest.mark.parametrize("bad", ["node1", "rollout-0"])
+def test_of_several_keys_none_is_made_if_one_cannot_be(bad, tmp_path, capsys):
+    make_keys(tmp_path / "keys", "node1")
+    words = ["keygen", str(tmp_path / "keys"), "--role", "rollout", "--name", "node2", "--name"]
+    assert main([*words, bad]) == 2
+    assert bad in capsys.readouterr().err
+    assert [path.name for path in sorted((tmp_path / "keys").glob("*.key"))] == ["node1.key", "server.key"]
+    assert main([*words, "node2"]) == 0  # named twice, made once
+    assert (tmp_path / "keys/node2.key").exists()

@@ -230,3 +230,7 @@ def test_the_length_of_a_content_in_parts_is_that_of_their_text():
     assert shaped(row, min_chars=4, max_chars=4) == row
     assert shaped(row, min_chars=5) is None
     assert shaped(row, max_chars=3) is None
+
+
+def test_a_filter_on_a_column_of_arrays_keeps_no_row_and_ends_nothing():
+    assert shaped({"prompt": "p", "level": np.array([1, 2])}, where={"level": [1]}) is None
