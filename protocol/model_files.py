@@ -113,7 +113,8 @@ def digest_of(files: Files) -> str:
 @contextmanager
 def made_aside(directory: Path) -> Generator[Path]:
     """A new folder in which a model is made before it gets its name; what is left in it is removed."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
+    prefix = f"{_prefix(directory)}{os.getpid()}."
+    aside = Path(tempfile.mkdtemp(prefix=prefix, dir=directory.parent))
     held = os.open(aside, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks
@@ -124,9 +125,15 @@ def made_aside(directory: Path) -> Generator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_unfinished(directory: Path) -> None:
-    """Remove the folders that killed makers of this model left, and none that a maker is at work in."""
-    for leftover in directory.parent.glob(f".{directory.name}{UNFINISHED}*"):
+def remove_unfinished(directory: Path, *, killed: int | None = None) -> None:
+    """Remove the folders that killed makers of this model left, and none that a maker is at work in.
+
+    `killed`: the pid of one that was killed just now, and may not have ended yet.
+    """
+    for leftover in directory.parent.glob(f"{_prefix(directory)}*"):
+        if killed is not None and leftover.name.startswith(f"{_prefix(directory)}{killed}."):
+            shutil.rmtree(leftover, ignore_errors=True)
+            continue
         with suppress(OSError):  # another run makes it, or its file system has no locks
             held = os.open(leftover, os.O_RDONLY)
             try:
@@ -134,6 +141,11 @@ def remove_unfinished(directory: Path) -> None:
                 shutil.rmtree(leftover, ignore_errors=True)
             finally:
                 os.close(held)
+
+
+def _prefix(directory: Path) -> str:
+    """The begin of the names of folders in which this model is made; the maker's pid follows."""
+    return f".{directory.name}{UNFINISHED}"
 
 
 def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest: str) -> Path:

@@ -208,7 +208,7 @@ class Supervisor:
                 _kill_session(process)
                 reading.cancel()
                 await asyncio.wait({reading, ending})
-                remove_unfinished(directory)
+                remove_unfinished(directory, killed=process.pid)
             if not reading.cancelled():
                 reading.result()
         code = ending.result()

@@ -210,6 +210,6 @@ def test_an_emptied_journal_beside_a_checkpoint_is_refused_with_what_is_there(tm
     Store(tmp_path / "run.db").close()
     (tmp_path / "checkpoints" / "step_3").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step_3" / ".complete").touch()
-    with pytest.raises(ConfigError, match=r"the run has trained: /.*/checkpoints/step_3 is there") as raised:
+    with pytest.raises(ConfigError, match=r"the run has begun: /.*/checkpoints/step_3 is there") as raised:
         read_past(tmp_path, config)
     assert "metrics.jsonl" not in str(raised.value)
