@@ -50,7 +50,8 @@ class QuickstartRuns:
         return json.loads((self.folder / run / "summary.json").read_text())
 
     def _has_ended(self, run: str) -> bool:
-        return (self.folder / run / "summary.json").exists() and self.summary(run)["ending"] == "done"
+        is_there = (self.folder / run / "summary.json").exists()
+        return is_there and self.summary(run).get("ending", "done") == "done"  # older releases say none
 
     def _launch(self, run: str, settings: Sequence[str]) -> bool:
         own = (f"run.dir=runs/{self.name}", f"run.name={run}", "view.start=off", *settings)

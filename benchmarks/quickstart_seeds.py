@@ -5,6 +5,7 @@ Every run starts from nothing (own model, own prompts) through the command line,
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -17,15 +18,17 @@ ROOT = Path(__file__).parents[1]
 def run(seed: int, overrides: list[str]) -> dict[str, object]:
     """One quickstart; its summary in a few figures."""
     name = f"seed_{seed}"
-    settings = [f"run.seed={seed}", f"run.name={name}", "run.dir=runs/quickstart_seeds"]
-    settings += ["run.resume=never", *overrides]  # else one that was interrupted would only be ended
+    folder = ROOT / "runs" / "quickstart_seeds" / name
+    shutil.rmtree(
+        folder, ignore_errors=True
+    )  # else the run would go on, or begin with the model that is there
+    settings = [f"run.seed={seed}", f"run.name={name}", "run.dir=runs/quickstart_seeds", *overrides]
     began = time.monotonic()
     command = [sys.executable, "launch.py", "examples/quickstart.yaml", *settings]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     wall_s = time.monotonic() - began
-    folder = ROOT / "runs" / "quickstart_seeds" / name
     summary = json.loads((folder / "summary.json").read_text())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     first = sum(line["reward/mean"] for line in lines[:10]) / 10

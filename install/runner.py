@@ -5,11 +5,14 @@ session has ended or was killed.
 """
 
 import contextlib
+import itertools
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from install.stopping import Stopping, kill_session, started
 
@@ -60,9 +63,18 @@ def run_installer(
             pip.wait()
         except KeyboardInterrupt:
             kill_session(pip)
-            is_begun = unpacking or any(one.startswith(UNPACKING) for one in (line, *pip.stdout))
+            is_begun = unpacking or _has_begun(line, pip.stdout)
             raise KeyboardInterrupt(*() if is_begun else (UNCHANGED,)) from None
     return pip.returncode, last if not unpacking or unpacking[0] in last else deque([*unpacking, *last])
+
+
+def _has_begun(line: str, rest: IO[str]) -> bool:
+    """Whether the last line or what a killed installer has left to read tells of unpacking, or may do so."""
+    os.set_blocking(rest.fileno(), False)  # what it has started may hold the pipe open, and live on
+    try:
+        return any(one.startswith(UNPACKING) for one in itertools.chain([line], rest))
+    except (OSError, TypeError):  # nothing to read, and not at its end: releases of Python differ
+        return True
 
 
 class _Watch(threading.Thread):

@@ -110,25 +110,39 @@ def digest_of(files: Files) -> str:
     return found.hexdigest()
 
 
+def note_of(directory: Path) -> Path:
+    """The file beside a model that a factory has made, which says how: by which factory and seed."""
+    return directory.with_name(f"{directory.name}.json")
+
+
 @contextmanager
-def made_aside(directory: Path) -> Generator[Path]:
+def made_aside(directory: Path, *, maker: str) -> Generator[Path]:
     """A new folder in which a model is made before it gets its name; what is left in it is removed."""
-    prefix = f"{_prefix(directory)}{os.getpid()}."
-    aside = Path(tempfile.mkdtemp(prefix=prefix, dir=directory.parent))
-    held = os.open(aside, os.O_RDONLY)
+    aside, held = _held(f"{_prefix(directory)}{maker}.", directory.parent)
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(held, fcntl.LOCK_SH)
         yield aside
     finally:
         os.close(held)
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_unfinished(directory: Path, *, killed: int | None = None) -> None:
-    """Remove the folders that killed makers of this model left, and none that a maker is at work in.
+def _held(prefix: str, folder: Path) -> tuple[Path, int]:
+    """A new folder in this one, and the descriptor that keeps a lock on it."""
+    while True:
+        aside = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+        with suppress(FileNotFoundError):  # another run took it for a leftover before it was locked
+            held = os.open(aside, os.O_RDONLY)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(held, fcntl.LOCK_SH)
+            if exists(aside):
+                return aside, held
+            os.close(held)
 
-    `killed`: the pid of one that was killed just now, and may not have ended yet.
+
+def remove_unfinished(directory: Path, *, killed: str | None = None) -> None:
+    """Remove the folders that killed makers of this model left, and none that a maker of this host works in.
+
+    `killed`: a maker that was killed just now, and may not have ended yet.
     """
     for leftover in directory.parent.glob(f"{_prefix(directory)}*"):
         if killed is not None and leftover.name.startswith(f"{_prefix(directory)}{killed}."):
@@ -144,7 +158,7 @@ def remove_unfinished(directory: Path, *, killed: int | None = None) -> None:
 
 
 def _prefix(directory: Path) -> str:
-    """The begin of the names of folders in which this model is made; the maker's pid follows."""
+    """How the names of the folders begin in which this model is made; the name of the maker follows."""
     return f".{directory.name}{UNFINISHED}"
 
 

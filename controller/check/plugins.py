@@ -96,19 +96,21 @@ def no_program(name: str) -> str:
     )
 
 
-def tracker_problems(config: Config) -> Iterator[str]:
-    """Why a tracker of `logging.trackers` would show nothing: no such name, file or package."""
+def tracker_remarks(config: Config) -> Remarks:
+    """Remarks on trackers that would show nothing: there is no such name, file or package."""
+    key = "logging.trackers"
     for name in config.logging.trackers:
         if ":" in name:
             if problem := find_import_path(name):
-                yield problem
+                yield "error", key, problem
         elif name not in TRACKERS:
             yield (
+                "error", key,
                 f"there is no tracker {name!r}; expected one of {', '.join(TRACKERS)}, or module:function or "
-                "file.py:function."
-            )
+                "file.py:function.",
+            )  # fmt: skip
         elif name == "wandb" and ((found := find_spec(name)) is None or found.origin is None):  # or a folder
-            yield f"{name} needs the package {name}, which is not installed: pip install {name}."
+            yield "note", key, f"{name} is not installed, and gets nothing. If it should: pip install {name}."
 
 
 def _value(config: Config, key: str) -> str | None:

@@ -20,7 +20,7 @@ from controller.check.data import Remark, epoch_remarks, kind_of, samples
 from controller.check.lora import Shapes, adapter_problems
 from controller.check.memory import device_findings, memory_findings
 from controller.check.model import model_findings
-from controller.check.plugins import no_program, plugin_remarks, tracker_problems
+from controller.check.plugins import no_program, plugin_remarks, tracker_remarks
 from controller.check.prompts import prompt_remarks
 from controller.check.reward import reward_remarks
 from controller.check.sandbox import sandbox_remarks
@@ -283,7 +283,7 @@ def _check_devices(config: Config) -> Findings:
 
 
 def _check_trackers(config: Config) -> Findings:
-    yield from (Finding("error", "logging.trackers", text) for text in tracker_problems(config))
+    yield from starmap(Finding, tracker_remarks(config))
     if (told := config.notify.command) and shutil.which(told[0]) is None:
         yield Finding("error", "notify.command", no_program(told[0]))
 

@@ -115,7 +115,7 @@ def _refuse_packed(path: str) -> None:
 
 def _of_file(path: str) -> Format:
     if os.path.isdir(path):
-        text = "it is a folder; expected files alone, by a pattern or in a folder of their own"
+        text = "it is a folder; expected files only: mend the pattern, or move the folder away"
         raise OSError(errno.EISDIR, text, path)
     if os.path.exists(path) and not os.path.isfile(path):
         text = "it is a pipe or a device; write it to a file, which can be read again"

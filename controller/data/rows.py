@@ -69,9 +69,9 @@ class RowShape:
         kept.update({name: _listed(kept[name]) for name in OF_TEMPLATES if name in kept})
         if self._is_padded:
             kept.update({name: _unpadded(kept[name]) for name in OF_TEMPLATES if name in kept})
-        where = {name: _listed(_column(place, kept, name, "where")) for name in settings.where}
-        if not all(where[name] in some for name, some in settings.where.items()):
-            return None
+        for name, some in settings.where.items():  # the next column only if this one is as it should be
+            if _listed(_column(place, kept, name, "where")) not in some:
+                return None
         if settings.prompt:
             kept["prompt"] = self._filled(place, kept)
         if self._is_supervised and not (self._is_held_out and kept.keys().isdisjoint(OF_ANSWERS)):

@@ -292,7 +292,7 @@ class Recording:
         """
         sys.path.extend(path for path in self._import_paths() if path not in sys.path)
         places = self.facts["run_dir"], str(self._file.parent.absolute())
-        return load_strategies(config or with_strategies_as_they_lie(self.config(), places=places))
+        return load_strategies(with_strategies_as_they_lie(config or self.config(), places=places))
 
     def _import_paths(self) -> tuple[str, ...]:
         return tuple(self._parsed("import_paths", list))

@@ -73,15 +73,16 @@ def gone_back(recording: Recording) -> ResumedRun:
     Raises: RunError if the run was rewound for that invariant before, or the event cannot be left out; as
     `derive_with_skips`, unless the core was broken before the event on which it fails.
     """
-    noted = dict(recording.skipped)
+    noted, faults = dict(recording.skipped), list[PeerFaulted]()
     try:
-        past = derive_with_skips(recording)
+        past = derive_with_skips(recording, faults)
     except CoreFailed as failed:
         broken_at = failed.recorded.number - 1
         past = derive(recording, until=broken_at)
         if violation_of(past.core) is None:
             raise
         past.skipped = {n: why for n, why in recording.skipped.items() if n not in noted}
+        past.faults = faults
     else:
         broken_at = recording.told(BROKEN_AT, int, 0)
         is_mended = broken_at in recording.skipped

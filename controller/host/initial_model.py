@@ -72,10 +72,11 @@ class InitialModel:
 
         Raises: RunError if the factory fails; OSError if the disk does."""
         factory = self._model.factory
-        if factory is not None and not self._run.has_model(_origin_of(factory, self._seed)):
+        if factory is not None and not self._run.has_model(origin := _origin_of(factory, self._seed)):
             await supervisor.prepare_model(
-                factory=factory, directory=self._run.model, seed=self._seed, on_progress=self._on_progress
-            )
+                factory=factory, directory=self._run.model, seed=self._seed, origin=origin,
+                on_progress=self._on_progress,
+            )  # fmt: skip
         self._server.vocabulary = vocabulary_of(self.directory)
 
     def send_to_waiting(self) -> None:

@@ -98,13 +98,12 @@ def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
     return PeerFaulted(event.peer, f"The core failed on its {word} with {type(error).__name__}: {text}.")
 
 
-def derive_with_skips(recording: Recording) -> ResumedRun:
-    """The run at its end, without the messages on which the core fails.
+def derive_with_skips(recording: Recording, faults: list[PeerFaulted]) -> ResumedRun:
+    """The run at its end, without the messages on which the core fails; their authors go into `faults`.
 
     Raises: as `derive`; OtherRelease if the core fails on an event on which it did not fail in the run.
     """
     skipped: dict[int, str] = {}
-    faults: list[PeerFaulted] = []
     while True:
         try:
             past = derive(recording)

@@ -23,6 +23,7 @@ from controller.durability.holder import in_use, mark, open_lock, own_place, tak
 from controller.host.log_file import log_to_file
 from protocol.errors import ConfigError, RunError
 from protocol.files import OTHERS, exists, is_file
+from protocol.model_files import note_of
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
 from protocol.wire.security import WorkerKey, write_local_key
 
@@ -163,24 +164,22 @@ class RunDirectory:
         return self._socket if self._socket is not None and not exists(self._socket) else None
 
     def has_model(self, origin: str) -> bool:
-        """Whether the initial model is there and was made by `origin`.
+        """Whether the initial model is there and was made by `origin`, as the note beside it says.
 
-        If not, removes an outdated one (elsewhere: ConfigError) and notes `origin`. A model without a note
-        was put there by the user, and is taken as it is; so is the model of a resumed run.
+        An outdated one is removed, but one outside of the run directory is refused (ConfigError). A model
+        without a note was put there by the user, and is taken as it is; so is the model of a resumed run.
         """
-        note = self.model.with_name(f"{self.model.name}.json")
         if exists(self.model):
+            note = note_of(self.model)
             if self.has_run or not exists(note) or note.read_text() == origin:
                 return True
             if not self._kept:
                 raise ConfigError(
-                    f"{self.model} was made with another seed or factory ({note.name} says which), and other "
-                    "runs may need it. Give another model.path; or no model.factory, to begin with it."
+                    f"{self.model} was made with another seed, factory, or text of the factory's file "
+                    f"({note.name} says which). It is outside of the run directory, so it is not replaced. "
+                    "Give another model.path, or no model.factory, to begin with this model."
                 )
             shutil.rmtree(self.model)
-        self.model.parent.mkdir(parents=True, exist_ok=True)
-        with self._open_file(note, "w") as file:
-            file.write(origin)
         return False
 
     def publish_address(self, endpoint: str) -> None:

@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -179,14 +180,18 @@ class Supervisor:
             self._forks.close()
             self._forks = None
 
-    async def prepare_model(self, *, factory: str, directory: Path, seed: int, on_progress: Progress) -> None:
-        """Make the initial model in a process of its own.
+    async def prepare_model(
+        self, *, factory: str, directory: Path, seed: int, on_progress: Progress, origin: str = ""
+    ) -> None:
+        """Make the initial model in a process of its own; `origin` is noted beside it, unless empty.
 
         `on_progress(fraction, text)` is called for its `progress <fraction> <text>` lines.
         Raises: RunError with the end of its log if it fails.
         """
         log = ProcessLog(self._logs / "prepare.log")
+        maker = secrets.token_hex(8)
         arguments = ["--factory", factory, "--directory", str(directory), "--seed", str(seed)]
+        arguments += ["--origin", origin, "--maker", maker]
         arguments += ["--private"] if self._settings.is_private else []
         environment = self._environment(self._settings.trainer.threads)
         read, write = os.pipe()
@@ -208,7 +213,7 @@ class Supervisor:
                 _kill_session(process)
                 reading.cancel()
                 await asyncio.wait({reading, ending})
-                remove_unfinished(directory, killed=process.pid)
+                remove_unfinished(directory, killed=maker)
             if not reading.cancelled():
                 reading.result()
         code = ending.result()

@@ -84,7 +84,7 @@ async def unknown_host(endpoint: str) -> str:
     try:
         await asyncio.get_running_loop().getaddrinfo(host, None)
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        why = error.strerror if isinstance(error, OSError) else "it is not a valid host name"
         return f"This machine finds no address for the host {host}: {why}."
     return ""
 
@@ -133,8 +133,14 @@ def check_unix_path(path: Path) -> None:
         )
     if not is_dir(path.parent):
         raise ConfigError(f"The folder of the socket {path} does not exist. Make it, or choose another.")
-    if exists(path) and not stat.S_ISSOCK(path.stat().st_mode):  # it would look like a dead socket
-        raise ConfigError(f"{path} is in the way of the socket: it is none. Remove it or bind elsewhere.")
+    try:
+        is_socket = stat.S_ISSOCK(path.stat().st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be looked at: {error.strerror}. Bind elsewhere.") from None
+    if not is_socket:  # it would look like a dead one
+        raise ConfigError(f"{path} exists and is no socket. Remove it, or bind elsewhere.")
 
 
 def _take_unix_path(path: Path) -> None:

@@ -31,7 +31,7 @@ from protocol.wire.grants import RESERVED, ROLES, Grant, GrantFolder, Key
 
 DOMAIN = b"staleflow"
 CHANNEL_ROLES: tuple[Role, ...] = ("rollout", "trainer")  # roles that pull or publish policy versions
-OWN_KEY = "local"  # name of the key that a controller makes for its own processes, anew at each start
+OWN_KEY = "local"  # name of the key that a controller makes for its own processes, again at each start
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Socket = zmq.Socket[Any]  # a plain one, or one of asyncio
 FileKind = TypeVar("FileKind", bound=Section)

@@ -19,7 +19,7 @@ def prepared(tmp_path_factory) -> tuple[Path, str]:
     return folder / "made" / "model", run_prepare(f"{folder}/short.py:make", folder / "made" / "model").stdout
 
 
-def run_prepare(factory: str, directory: Path) -> subprocess.CompletedProcess[str]:
+def run_prepare(factory: str, directory: Path, *more: str) -> subprocess.CompletedProcess[str]:
     words = [
         sys.executable,
         "-m",
@@ -29,7 +29,9 @@ def run_prepare(factory: str, directory: Path) -> subprocess.CompletedProcess[st
         "--directory",
         str(directory),
     ]
-    return subprocess.run([*words, "--seed", "1"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*words, "--seed", "1", *more], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_prepared_model_and_tokenizer_load_as_any_other(prepared):
@@ -93,17 +95,23 @@ def make(directory, *, seed, progress):
     if not first.exists():
         first.touch()
         words = [sys.executable, "-m", "workers.models.prepare", "--factory", f"{__file__}:make"]
-        words += ["--directory", str(place.parent / "model"), "--seed", str(seed)]
+        words += ["--directory", str(place.parent / "model"), "--seed", str(seed), "--origin", "seed 1"]
         subprocess.run(words, check=True)
     (place / "config.json").write_text("{}")
 """
 
 
-def test_two_runs_that_make_one_model_at_a_time_do_not_disturb_each_other(tmp_path):
+@pytest.mark.parametrize("origin", ["seed 1", "seed 2"])
+def test_of_two_runs_that_make_one_model_at_a_time_the_second_takes_that_of_the_first(tmp_path, origin):
     (tmp_path / "nested.py").write_text(NESTED)
     leftover = tmp_path / "out" / ".model.making.killed"
     leftover.mkdir(parents=True)
-    done = run_prepare(f"{tmp_path}/nested.py:make", tmp_path / "out" / "model")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "model found at" in done.stdout
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["begun", "model"]
+    done = run_prepare(f"{tmp_path}/nested.py:make", tmp_path / "out" / "model", "--origin", origin)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["begun", "model", "model.json"]
+    assert (tmp_path / "out" / "model.json").read_text() == "seed 1"
+    if origin == "seed 1":
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "model found at" in done.stdout
+    else:
+        assert done.returncode == 1
+        assert "Another run has made" in done.stderr

@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import os
+import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -234,7 +236,10 @@ async def test_a_process_that_cannot_be_started_is_an_exit_in_words(tmp_path: Pa
         assert "no-python" in event.last_words
 
 
-async def test_the_making_of_the_model_tells_its_progress(tmp_path: Path) -> None:
+async def test_the_making_of_the_model_tells_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda size: size * "0a")
     (tmp_path / "prepare.py").write_text(
         "import sys\nprint('loading')\nprint('progress 0.5 warm start')\nprint('progress 1', sys.argv[2:])\n"
     )
@@ -244,10 +249,11 @@ async def test_the_making_of_the_model_tells_its_progress(tmp_path: Path) -> Non
             factory="f.py:make",
             directory=tmp_path / "model",
             seed=7,
+            origin="of mine",
             on_progress=lambda *at: heard.append(at),
         )
-    arguments = ["f.py:make", "--directory", str(tmp_path / "model"), "--seed", "7"]
-    arguments += [f"--parent={os.getpid()}"]
+    arguments = ["f.py:make", "--directory", str(tmp_path / "model"), "--seed", "7", "--origin", "of mine"]
+    arguments += ["--maker", 8 * "0a", f"--parent={os.getpid()}"]
     assert heard == [(0.5, "warm start"), (1.0, str(arguments))]
     assert (tmp_path / "logs" / "prepare.log").read_text() == "loading\n"
 
@@ -279,8 +285,10 @@ def test_the_maker_of_the_model_ends_with_a_controller_that_is_killed(tmp_path: 
         "    signal.pause()\n"
     )
     with subprocess.Popen([sys.executable, "-c", MAKING, str(tmp_path)], cwd=ROOT) as controller:
-        with open(tmp_path / "tells") as told:
-            maker = int(told.readline())
+        tells = os.open(tmp_path / "tells", os.O_RDWR)  # does not wait for who opens it
+        assert select.select([tells], [], [], LIMIT_S)[0]
+        maker = int(os.read(tells, 64))
+        os.close(tells)
         controller.kill()
     assert has_ended(maker, limit_s=LIMIT_S)
 

@@ -1,13 +1,13 @@
 """The main of every worker process: `python -m workers.host ADDRESS --role rollout --name NAME`.
 
-Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its WorkerFailed says why), 75 if
-no controller answered at an endpoint, which may be another by then, 2 if it could not attach for another
-reason; the first SIGINT or SIGTERM hands all work back and leaves, the second ends the process at once; only
-the packages that the role needs are imported. A worker that was attached by hand outlives its controller: it
-looks for one at the same address until `controller.reattach_s` have passed, and attaches there again; a
-rollout worker meanwhile continues to generate and later hands over its tokens, a trainer starts over with all
-its ranks, as if restarted; these end with rank 0. A worker that the controller started ends with it; a local
-rollout worker leaves its unfinished work to its successor.
+Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its WorkerFailed or its log says
+why), 75 if no controller answered at an endpoint, which may be another by then, 2 if it could not attach for
+another reason; the first SIGINT or SIGTERM hands all work back and leaves, the second ends the process at
+once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
+controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches there
+again; a rollout worker meanwhile continues to generate and later hands over its tokens, a trainer starts over
+with all its ranks, as if restarted; these end with rank 0. A worker that the controller started ends with it;
+a local rollout worker leaves its unfinished work to its successor.
 """
 
 import argparse
@@ -167,8 +167,10 @@ def _say_attached(options: argparse.Namespace, name: str, settings: WorkerSettin
     try:
         print(f"Attached to {options.address} as {name}, a {options.role} worker{run}.{leave}", flush=True)
     except OSError as error:  # its reader is gone, as after a lost connection; the worker goes on
-        logger.warning("Nobody reads what this worker prints: %s.", error.strerror)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed again at the end
+        logger.warning("What this worker prints is lost from now on: %s.", error.strerror)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # it is flushed again at the end
+        os.close(nowhere)
 
 
 def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:

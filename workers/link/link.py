@@ -260,7 +260,10 @@ class Link:
             return
         may_reattach = what == REFUSED and self._key is not None and self._key.name == OWN_KEY
         if may_reattach:
-            text = "the run's own key is another by now, as its controller was started again. Attach again."
+            text = (
+                "this key is not, or no longer, the run's own: each start of its controller makes a new one. "
+                "Attach by the run directory, or with a key of launch.py keygen."
+            )
         elif what == REFUSED and self._key is not None:
             text = (
                 f"the key {self._key.name!r} is unknown there, or was revoked. Ask for a new one: "

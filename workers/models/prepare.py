@@ -17,15 +17,17 @@ from pathlib import Path
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.files import OTHERS, exists, is_file, readable_as_its_folder
 from protocol.importing import load_object, put_users_first
-from protocol.model_files import made_aside, remove_unfinished
+from protocol.model_files import made_aside, note_of, remove_unfinished
 from protocol.stacks import dump_on_signal
 from workers.link.parent import die_with_parent
 
 
-def prepare(factory: str, directory: Path, *, seed: int) -> None:
+def prepare(factory: str, directory: Path, *, seed: int, origin: str = "", maker: str = "") -> None:
     """Make the model at `directory` with the factory of this import path, unless it exists.
 
-    Raises: ConfigError if the factory cannot be imported, raises, or leaves no config.json.
+    `origin` is noted beside it, unless empty; `maker` is a name for this process among all makers.
+    Raises: ConfigError if the factory cannot be imported, raises, or leaves no config.json, or if another run
+        makes a model of another origin there at the same time.
     """
     if exists(directory):
         report(1.0, f"model found at {directory}")
@@ -35,7 +37,7 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
     os.umask(umask := os.umask(OTHERS))  # the umask can only be read by setting it
     directory.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(directory)
-    with made_aside(directory) as aside:
+    with made_aside(directory, maker=maker) as aside:
         make(str(aside), seed=seed, progress=report)
         if not is_file(aside / "config.json"):
             raise ConfigError(
@@ -52,9 +54,21 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
         except OSError:
             if not is_file(directory / "config.json"):
                 raise
-            report(1.0, f"model found at {directory}")  # another run has made it meanwhile
+            _refuse_other(directory, origin)  # another run has made it meanwhile
+            report(1.0, f"model found at {directory}")
             return
+        if origin:
+            note_of(directory).write_text(origin)
     report(1.0, f"model written to {directory}")
+
+
+def _refuse_other(directory: Path, origin: str) -> None:
+    note = note_of(directory)
+    if origin and not (is_file(note) and note.read_text() == origin):
+        raise ConfigError(
+            f"Another run has made {directory} meanwhile, with another seed or factory. Give each run a "
+            "model.path of its own; or start again, with no model.factory, to begin with that model."
+        )
 
 
 def report(fraction: float, text: str) -> None:
@@ -68,6 +82,8 @@ def main() -> int:
     parser.add_argument("--factory", required=True, help="module:function or file.py:function")
     parser.add_argument("--directory", required=True, type=Path)
     parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--origin", default="", help="what is noted beside the model of how it was made")
+    parser.add_argument("--maker", default="", help="a name for this process among all makers")
     parser.add_argument("--private", action="store_true", help="make it for this user only")
     parser.add_argument("--parent", type=int, help="pid of the process that started this one, to end with")
     arguments = parser.parse_args()
@@ -78,7 +94,10 @@ def main() -> int:
     if arguments.private:
         os.umask(OTHERS)
     try:
-        prepare(arguments.factory, arguments.directory.absolute(), seed=arguments.seed)
+        prepare(
+            arguments.factory, arguments.directory.absolute(), seed=arguments.seed, origin=arguments.origin,
+            maker=arguments.maker,
+        )  # fmt: skip
     except StaleFlowError as error:
         print(error, file=sys.stderr)
         return 1

@@ -45,7 +45,6 @@ def leave_everything(directory):
     directory.append_evaluation({"step": 1})
     directory.write_status("{}")
     directory.write_summary({})
-    directory.has_model("a factory")
     found = {path.name: mode(path) for path in directory.path.rglob("*")}
     words._file.close()
     store.close()
@@ -120,8 +119,9 @@ def test_a_model_that_is_made_follows_the_umask_unless_the_run_is_private(tmp_pa
     )
     command = [
         sys.executable, "-m", "workers.models.prepare", "--factory", f"{tmp_path}/made.py:make",
-        "--directory", f"{tmp_path}/model", "--seed", "0", *extra,
+        "--directory", f"{tmp_path}/model", "--seed", "0", "--origin", "a factory", *extra,
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert mode(tmp_path / "model") == folder
     assert [mode(tmp_path / "model" / name) for name in ("config.json", "weights")] == [file, file]
+    assert mode(tmp_path / "model.json") == file

@@ -91,7 +91,7 @@ class Publisher:
         found = segment = None
         if self._ranks.rank == 0:
             path = self._store.path(policy_version)
-            # the controller refuses later ones of an older run; of this run, 0 is always the same
+            # the controller refuses what is beyond its train version; of this run, 0 is always the same
             found = self._store.find(policy_version) if policy_version and exists(path) else None
             segment = None if found else self._store.begin(layout)
         if self._agree(found is not None):

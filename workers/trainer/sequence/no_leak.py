@@ -29,9 +29,9 @@ def check_no_leak(
 
     Compares two sequences in one row with each of them alone. If they differ, the model carries a state from
     token to token: the sequences of a row are computed apart from now on (`workers/models/apart.py`), and
-    compared again. In a forward pass of 16 bits a small copy of the model in float32 is compared, too: where
-    weights are small yet, rounding hides a state that grows with them. Then, in a small copy of the model,
-    compares sequences longer than its windows and chunks with plain passes over them.
+    compared again. In a forward pass of 16 bits a small copy of the model with large weights is compared as
+    well: where weights are small yet, rounding hides a state that grows with them. Then, in a small copy of
+    the model, compares sequences longer than its windows and chunks with plain passes over them.
 
     `longest`: tokens of a sequence of this run; `row`: those of a packed row; `dtype`: of the forward pass.
     Raises: ConfigError if they still differ: the model has an attention of its own, or one that packed
@@ -78,19 +78,19 @@ def _leak(model: PreTrainedModel, device: torch.device) -> tuple[float, float]:
 
 
 def _worst_leak(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
-    """The leak of the model; or that of its small copy in float32, if rounding to 16 bits may hide it."""
+    """The leak of the model; or that of a small copy with large weights, where 16 bits hide it."""
     gap, bound = _leak(model, device)
     if dtype == torch.float32 or not gap <= bound:
         return gap, bound
     try:
-        small = small_copy(model.config, {}, device=device, dtype=torch.float32).model
+        small = small_copy(model.config, {}, device=device, dtype=dtype).model
     except ConfigError:  # none can be made
         return gap, bound
     small.set_attn_implementation(PACKED_SDPA)
     if is_apart(model):
         compute_apart(small)
     small_gap, small_bound = _leak(small, device)
-    return (small_gap, small_bound) if small_gap > small_bound else (gap, bound)
+    return (gap, bound) if small_gap <= small_bound else (small_gap, small_bound)
 
 
 def _check_beyond(

@@ -267,7 +267,7 @@ def test_a_folder_among_files_is_called_one_by_a_run_and_by_check(tmp_path, patt
     (tmp_path / "a.jsonl").write_text('{"prompt": "1"}\n')
     (tmp_path / "b.jsonl").mkdir()
     path = f"{tmp_path}{pattern}"
-    with pytest.raises(ConfigError, match=r"b\.jsonl: it is a folder; expected files alone"):
+    with pytest.raises(ConfigError, match=r"b\.jsonl: it is a folder; expected files only"):
         open_table(RowSettings(path=path))
     config = Config.model_validate({"data": {"path": path}})
     assert any("b.jsonl: it is a folder" in one.text for one in check(config) if one.field == "data.path")

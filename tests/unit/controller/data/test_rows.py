@@ -232,5 +232,11 @@ def test_the_length_of_a_content_in_parts_is_that_of_their_text():
     assert shaped(row, max_chars=3) is None
 
 
+def test_a_row_that_one_filter_leaves_out_may_lack_the_column_of_the_next():
+    where = {"kind": ["math"], "level": [5]}
+    assert shaped({"prompt": "p", "kind": "code"}, where=where) is None
+    assert shaped({"prompt": "p", "kind": "math", "level": 5}, where=where) is not None
+
+
 def test_a_filter_on_a_column_of_arrays_keeps_no_row_and_ends_nothing():
     assert shaped({"prompt": "p", "level": np.array([1, 2])}, where={"level": [1]}) is None

@@ -12,7 +12,7 @@ from controller.host.initial_model import InitialModel
 from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError
 from protocol.messages import ModelFiles
-from protocol.model_files import read_model_files
+from protocol.model_files import note_of, read_model_files
 from protocol.wire.descriptors import RETRY_S
 
 CONFIG = '{"vocab_size": 7}'
@@ -51,9 +51,10 @@ class Supervisor:
     def __init__(self) -> None:
         self.made: list[str] = []
 
-    async def prepare_model(self, *, factory, directory: Path, seed, on_progress):
+    async def prepare_model(self, *, factory, directory: Path, seed, on_progress, origin):
         on_progress(0.5, "half")
         write_model(directory)
+        note_of(directory).write_text(origin)
         self.made.append(factory)
 
 
@@ -186,8 +187,9 @@ def test_a_model_outside_of_the_run_directory_is_never_replaced(tmp_path: Path) 
         if name == "first":
             assert not directory.has_model("seed 0")
             shared.mkdir()
+            note_of(shared).write_text("seed 0")
         assert directory.has_model("seed 0")
-        with pytest.raises(ConfigError, match="made with another seed or factory"):
+        with pytest.raises(ConfigError, match="made with another seed, factory, or text"):
             directory.has_model("seed 1")
         assert shared.exists()
         directory.close()

@@ -202,6 +202,7 @@ def test_the_prepared_model_stays_and_is_used_again_if_it_was_made_the_same_way(
     assert not directory.has_model("seed 0")
     directory.model.mkdir()
     (directory.model / "config.json").touch()
+    (directory.path / "model.json").write_text("seed 0")
     directory.close()
 
     again = RunDirectory(config(tmp_path, factory="model.py:make"))

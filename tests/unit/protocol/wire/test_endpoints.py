@@ -13,7 +13,7 @@ def test_a_file_at_the_path_of_a_socket_is_no_dead_socket(tmp_path, check):
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
     for path in (notes, tmp_path):
-        with pytest.raises(ConfigError, match="in the way of the socket: it is none"):
+        with pytest.raises(ConfigError, match="exists and is no socket"):
             check(path)
     assert notes.read_text() == "mine"
 
@@ -22,7 +22,7 @@ def test_a_file_at_the_path_of_a_socket_is_no_dead_socket(tmp_path, check):
 async def test_a_host_that_has_no_name_of_one_is_told_like_one_that_nobody_knows(host):
     assert not await has_ipv6_alone(f"tcp://{host}:29500")
     said = await unknown_host(f"tcp://{host}:29500")
-    assert said == f"This machine finds no address for the host {host}: it is no name of a host."
+    assert said == f"This machine finds no address for the host {host}: it is not a valid host name."
 
 
 def test_the_socket_of_a_controller_that_was_killed_is_cleared_away(tmp_path):

@@ -117,7 +117,7 @@ def test_one_whose_printing_nobody_reads_any_more_goes_on(monkeypatch, caplog):
         monkeypatch.setattr(sys, "stdout", printed)
         for _ in range(2):  # it attaches, and attaches again
             served._say_attached(argparse.Namespace(role="rollout", **OPTIONS), "node1", SETTINGS)
-    assert caplog.messages == ["Nobody reads what this worker prints: Broken pipe."]
+    assert caplog.messages == ["What this worker prints is lost from now on: Broken pipe."]
 
 
 HUNG_UP = """
