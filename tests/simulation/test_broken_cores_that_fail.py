@@ -3,11 +3,13 @@
 import pytest
 
 from controller.core.core import Core
-from controller.core.events import Tick
+from controller.core.events import Received, Tick
+from controller.durability.recording import Recording
 from controller.durability.replay import CoreFailed
 from controller.durability.violation import violation_of
 from controller.host import going_back
-from controller.host.going_back import leave_word
+from controller.host.going_back import gone_back, leave_word
+from protocol.messages import Beat
 from tests.simulation.test_going_back import Story, breaks_on_a_score
 
 
@@ -45,6 +47,37 @@ def test_the_run_goes_back_to_before_the_event_that_broke_the_core(tmp_path, mon
     assert skipped[last] == ""
     again.run()
     story.check_whole(again)
+
+
+def test_the_author_of_a_word_that_is_passed_over_on_the_way_back_is_closed(tmp_path, monkeypatch):
+    story = Story(tmp_path)
+    run = story.begin()
+    run.run(until=lambda: run.core.state.steps == 1)
+    (judge,) = (peer for peer, worker in run.workers.items() if worker.role == "reward")
+    absorb, breaks_at = Core._absorb, run.now + 1
+
+    def absorbed(self, event):
+        if isinstance(event, Received) and isinstance(event.message, Beat) and event.peer == judge:
+            raise ZeroDivisionError("its word")
+        if isinstance(event, Tick) and violation_of(self) is not None:
+            raise ZeroDivisionError("a broken core")
+        absorb(self, event)
+        if isinstance(event, Tick) and self.state.now >= breaks_at:
+            self.state.accounts.generated += 1
+
+    monkeypatch.setattr(Core, "_absorb", absorbed)
+    with run.store.transaction():
+        run.stepper.write_rest()
+        run.store.append_events(run.now, [(Received(judge, Beat()), False)])
+        for late_s in (0.0, 0.001):
+            run.store.append_events(breaks_at + late_s, [(Tick(), False)])
+    run.store.close()
+    with Recording(tmp_path / "run.db") as recording:
+        past = gone_back(recording)
+    said, broken, failed = sorted(past.skipped)
+    assert (broken, failed) == (said + 1, said + 2)
+    assert "its word" in past.skipped[said]
+    assert [fault.peer for fault in past.faults] == [judge]
 
 
 def test_a_core_that_fails_though_it_keeps_its_invariants_is_told_as_ever(tmp_path, monkeypatch):
