@@ -19,9 +19,7 @@ def run(seed: int, overrides: list[str]) -> dict[str, object]:
     """One quickstart; its summary in a few figures."""
     name = f"seed_{seed}"
     folder = ROOT / "runs" / "quickstart_seeds" / name
-    shutil.rmtree(
-        folder, ignore_errors=True
-    )  # else the run would go on, or begin with the model that is there
+    shutil.rmtree(folder, ignore_errors=True)  # else the run would go on, or find the model made
     settings = [f"run.seed={seed}", f"run.name={name}", "run.dir=runs/quickstart_seeds", *overrides]
     began = time.monotonic()
     command = [sys.executable, "launch.py", "examples/quickstart.yaml", *settings]

@@ -109,8 +109,13 @@ def tracker_remarks(config: Config) -> Remarks:
                 f"there is no tracker {name!r}; expected one of {', '.join(TRACKERS)}, or module:function or "
                 "file.py:function.",
             )  # fmt: skip
-        elif name == "wandb" and ((found := find_spec(name)) is None or found.origin is None):  # or a folder
-            yield "note", key, f"{name} is not installed, and gets nothing. If it should: pip install {name}."
+        elif name == "wandb" and not _is_installed(name):
+            yield "note", key, f"{name} is not installed: the run does without it. Or: pip install {name}."
+
+
+def _is_installed(package: str) -> bool:
+    found = find_spec(package)
+    return found is not None and found.origin is not None  # a mere folder of that name has no origin
 
 
 def _value(config: Config, key: str) -> str | None:

@@ -57,7 +57,7 @@ def with_folder(tree: Any, old: str, new: str) -> Any:
     return tree
 
 
-def with_strategies_as_they_lie(was: Config, *, places: tuple[str, str]) -> Config:
+def with_moved_strategies(was: Config, *, places: tuple[str, str]) -> Config:
     """The old configuration with the paths that files of its strategies have now, where they have moved.
 
     `places`: the run directory then and now. A file that is still where it was counts.

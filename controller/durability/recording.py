@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 from controller.config.models import Config
-from controller.config.strategies import load_strategies, with_strategies_as_they_lie
+from controller.config.strategies import load_strategies, with_moved_strategies
 from controller.core.core import Core
 from controller.core.events import Event
 from controller.durability.damage import (
@@ -203,7 +203,7 @@ class Recording:
                     f"that another release made or that is damaged: {self.other_release()}."
                 )
             return found.core
-        return self._fresh_core(config)
+        return self._fresh_core(config or self.config())
 
     def snapshot(self, number: int | None = None) -> "Snapshot | None":
         """The newest snapshot that this release made and that is whole, or the one after event `number`.
@@ -292,14 +292,14 @@ class Recording:
         """
         sys.path.extend(path for path in self._import_paths() if path not in sys.path)
         places = self.facts["run_dir"], str(self._file.parent.absolute())
-        return load_strategies(with_strategies_as_they_lie(config or self.config(), places=places))
+        return load_strategies(with_moved_strategies(config or self.config(), places=places))
 
     def _import_paths(self) -> tuple[str, ...]:
         return tuple(self._parsed("import_paths", list))
 
-    def _fresh_core(self, config: Config | None) -> Core:
+    def _fresh_core(self, config: Config) -> Core:
         strategies, run_dir = self.strategies(config), self.facts["run_dir"]
-        return Core(config or self.config(), strategies, run_dir=run_dir, import_paths=self._import_paths())
+        return Core(config, strategies, run_dir=run_dir, import_paths=self._import_paths())
 
     def events(self, after: int | None = None, until: int | None = None) -> Iterator[Recorded]:
         """The history in order, without what was skipped.

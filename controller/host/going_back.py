@@ -200,10 +200,9 @@ def _named(event: Event, author: str) -> str:
 
 
 def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
-    """Mark skipped events, inside a transaction, and delete what is left of them; returns warnings.
+    """Mark skipped events, inside a transaction, and delete their payload; returns warnings.
 
-    That is their payload, the samples of their steps, and a snapshot that was taken before the core was found
-    to be broken.
+    If the run went back, samples of later steps are deleted as well, and snapshots of the broken core.
     """
     told = []
     for number, reason in past.skipped.items():

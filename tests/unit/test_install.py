@@ -4,6 +4,7 @@ script here that says what pip says."""
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 
 import pytest
@@ -18,6 +19,8 @@ case "$*" in
   *halfway*) echo "Installing collected packages: torch"; yes line | head -40; exit 1;;
   *frozen_late*) echo "Collecting torch"; echo "Installing collected packages: torch"
     echo on > "$(dirname "$0")/../gate"; tail -f /dev/null;;
+  *outlived*) setsid tail -f /dev/null & echo $! > "$(dirname "$0")/../left"
+    echo "Collecting torch"; tail -f /dev/null;;
   *frozen*) echo "Collecting torch"; tail -f /dev/null;;
   *slow*)
     echo "Collecting torch"
@@ -29,6 +32,8 @@ case "$*" in
 esac
 echo "Successfully installed staleflow"
 """
+
+LIMIT_S = 30.0
 
 
 @pytest.fixture
@@ -98,6 +103,33 @@ def test_one_that_is_stopped_before_it_changes_anything_leaves_what_was_there(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert install.is_complete(environment, ["workers"]) == is_whole
+
+
+def test_one_that_is_stopped_does_not_wait_for_what_has_left_its_session(environment, monkeypatch):
+    """Such as a cache of a compiler, which holds the pipe of the installer open."""
+    waited = threading.Event()
+
+    def let_go() -> None:
+        waited.set()
+        os.kill(int((environment / "left").read_text()), signal.SIGKILL)
+
+    limit = threading.Timer(LIMIT_S, let_go)
+
+    def stop(text: str, *, flush: bool) -> None:
+        if "  Collecting" in text:
+            limit.start()
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(install, "print", stop, raising=False)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            install.install(environment, ["outlived"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        limit.cancel()
+    assert not waited.is_set()
+    let_go()
 
 
 def test_only_vllms_cpu_build_is_said_to_need_an_index_of_its_own(environment):

@@ -19,7 +19,7 @@ from protocol.rewards.scalars import plain_number
 from workers.agent.saved_state import pack, unpack
 
 MAX_METRICS = 64
-OWN_METRICS = "forks/"  # with which names of the engine's own metrics begin
+OWN_METRICS = "forks/"  # names of metrics that are not the agent's begin with it
 MAX_LOG_CHARS = 16_000  # of what an episode logs
 CUT = "... (more than an episode may say)"
 MOST = 2**31 - 1
