@@ -56,7 +56,7 @@ class Stopwatch:
         for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
             found[f"lag_{name}_ms"] = float(np.percentile(late_ms, share))
         found["memory_mb"] = psutil.Process().memory_info().rss / 1e6
-        found["memory_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        found["memory_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # from KiB
         found["file_mb"] = sum(one.stat().st_size for one in self._folder.glob("run/run.db*")) / 1e6
         return found
 

@@ -44,7 +44,7 @@ async def main(run):
         shell._post(event)
     shell._is_held = False
     shell._turn()
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(json.dumps({"s": time.perf_counter() - began, "opened_s": opened_s, "cpu_s": time.process_time(),
                       "peak_mb": peak_mb, "epoch": shell.core.state.epoch, "known": before}), flush=True)
     os._exit(0)
@@ -74,7 +74,7 @@ def make(run: Path, rules: Rules, *, warm_up_s: float, seconds: float) -> None:
         snapshots.take(alone.stepper.core, number=alone.stepper.last, now=alone.now)
     taken = alone.stepper.last
     alone.run(warm_up_s + seconds)
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     size_mb = sum(one.stat().st_size for one in run.glob("run.db*")) / 1e6
     after, pause_s = alone.stepper.last - taken, snapshots.pause_s
     told = {"known": known(alone.stepper.core), "after": after, "peak_mb": peak_mb, "size_mb": size_mb,

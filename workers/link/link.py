@@ -202,7 +202,7 @@ class Link:
         now = asyncio.get_running_loop().time()
         late_s = now - self._due_at
         if late_s > self._beat_s:
-            # this process was stopped; messages of that time wait to be read, unless the last one was
+            # this process stood still: what came meanwhile may wait to be read; what was read since is of now
             self._heard_at = min(now, self._heard_at + late_s)
         silent_s = now - self._heard_at
         if silent_s > self.lease_s:

@@ -166,7 +166,7 @@ def _held(function: Any) -> Loss:
             raise _failure(f"{where(function, error)} raised {what(error)}", tokens) from error
         for (name, tensor), version in zip(given, before, strict=True):
             if tensor._version != version:
-                told = "in place, with which the step goes on to compute; make a new tensor"
+                told = "in place, and the step goes on to compute with it; make a new tensor"
                 raise _failure(f"{where(function)} has changed `tokens.{name}` {told}", tokens)
         parts: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         if (isinstance(result, tuple) and len(parts) != 2) or not all(
