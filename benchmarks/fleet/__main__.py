@@ -102,6 +102,8 @@ def report(rules: Rules, controller: dict[str, float], fleet: list[dict[str, Any
         f"{rules.status_s} s, durability {rules.durability}, {seconds:.0f} emulated s of "
         f"{rules.slow:g} real s each"
     )
+    print(f"running: {controller['running_then']:,.0f} responses when it begins to count, "
+          f"{controller['running_now']:,.0f} at the end, of {rules.instances * rules.running:,}")  # fmt: skip
     print(f"{events / seconds:.0f} events/s, {total['deltas'] / seconds:.0f} deltas/s, "
           f"{total['endings'] / seconds:.1f} endings/s, {total['routes'] / seconds:.1f} routes/s, "
           f"{controller['steps']:.0f} train steps")  # fmt: skip

@@ -35,9 +35,11 @@ class Stopwatch:
         self._profile_file = profile
         self._profile = cProfile.Profile() if profile else None
         self._before: dict[str, float] = {}
+        self._running = 0
 
     def begin(self) -> None:
         """From here on it counts."""
+        self._running = self._responses()
         self._before = self._counters()
         self._look(self._loop.time())
         if self._profile is not None:
@@ -55,10 +57,15 @@ class Stopwatch:
         late_ms = 1e3 * np.asarray(self._late_s)
         for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
             found[f"lag_{name}_ms"] = float(np.percentile(late_ms, share))
+        found["running_then"], found["running_now"] = self._running, self._responses()
         found["memory_mb"] = psutil.Process().memory_info().rss / 1e6
         found["memory_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # from KiB
         found["file_mb"] = sum(one.stat().st_size for one in self._folder.glob("run/run.db*")) / 1e6
         return found
+
+    def _responses(self) -> int:
+        """Responses that run on instances now, as the controller knows."""
+        return sum(worker.running for worker in self._controller.snapshot().workers)
 
     def _counters(self) -> dict[str, float]:
         store = self._controller._shell._store
