@@ -158,7 +158,8 @@ def start_over(
     others = [change for change in changes if not change.startswith("staleness.")]
     cluster = measured.cluster(recording.path)
     config = change_config(changed, [*cluster, *workers, *limits, *others])
-    simulation = Simulation(config, seed=seed, with_digest=False)
+    strategies = recording.strategies(config)
+    simulation = Simulation(config, seed=seed, with_digest=False, strategies=strategies)
     use_lengths(simulation, config, measured.lengths, seed)
     bound = config.staleness.max_staleness
     return figures(simulation, measured, name, bound=bound, skip=skip, tell=tell, warn=warn)

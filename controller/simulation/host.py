@@ -33,6 +33,7 @@ from controller.simulation.records import Load, TrainStart, train_start
 from controller.simulation.simulated_workers import Cluster, Simulated
 from protocol.ids import PeerId
 from protocol.messages import Attach, Beat, Message, Role, Train
+from strategies.kinds import Strategies
 from workers.simulated import SimulatedRollout, SimulatedTrainer
 
 LINK_S = 0.001  # from the controller to a worker
@@ -88,14 +89,16 @@ class Simulation:
         check_every: int = 0,
         with_digest: bool = True,
         core: Core | None = None,
+        strategies: Strategies | None = None,
         now: float = 0.0,
     ) -> None:
         """A simulation that has not begun.
 
         `prompts`: number of prompts (None: no end); `check_every`: events between two calls of Core.check;
-        `core`: go on with this core at `now` instead of a new one, with workers added by `adopt`.
+        `core`: go on with this core at `now` instead of a new one, with workers added by `adopt`;
+        `strategies`: of a new core, instead of those that the configuration names.
         """
-        self.core = core or Core(config, load_strategies(config))
+        self.core = core or Core(config, strategies or load_strategies(config))
         self._is_begun = core is not None
         self._now = now
         self.cluster = Cluster(config, seed)

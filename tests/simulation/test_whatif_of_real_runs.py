@@ -8,7 +8,8 @@ from controller.cli.main import main
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.history.compare_strategies import other_config
-from controller.simulation import whatif
+from controller.simulation import from_run, whatif
+from controller.simulation.from_run import predict
 from controller.simulation.whatif import go_on
 from protocol.errors import ConfigError, RunError
 from tests.support.recorded_run import record
@@ -19,7 +20,8 @@ FAR = {"rollout-1": "far", "rollout-2": "far"}
 
 @pytest.fixture(autouse=True)
 def fewer_steps(monkeypatch):
-    monkeypatch.setattr(whatif, "STEPS", SIMULATED)
+    for module in (whatif, from_run):
+        monkeypatch.setattr(module, "STEPS", SIMULATED)
 
 
 def settings(**staleness):
@@ -48,6 +50,24 @@ def test_a_run_on_hosts_with_names_goes_on_to_its_end(tmp_path, hosts):
         comparison = go_on(recording, other_config(recording.config(), "staleflow", []))
     assert comparison.own.steps == comparison.other.steps == SIMULATED - 5
     assert comparison.other.violations == 0
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_a_run_that_was_moved_with_a_strategy_of_its_own_goes_on(tmp_path, bound):
+    """The absolute path of the strategy leads into the folder that was renamed."""
+    then = tmp_path / "then"
+    then.mkdir()
+    (then / "mine.py").write_text("from strategies.filtering import keep_all as keep\n")
+    record(then / "run", settings(filter=f"{then}/mine.py:keep"))
+    with sqlite3.connect(then / "run" / "run.db") as db:
+        db.execute("UPDATE facts SET value = ? WHERE name = 'run_dir'", (str(then / "run"),))
+    there = then.rename(tmp_path / "there")
+    with Recording(there / "run") as recording:
+        other = other_config(recording.config(), None, [f"staleness.max_staleness={bound}"])
+        comparison = go_on(recording, other)
+        predicted = predict(recording, [f"staleness.max_staleness={bound}"])
+    assert comparison.other.steps > 0
+    assert predicted.changed is not None
 
 
 def test_another_bound_is_compared_from_the_beginning_on_as_many_workers(run_dir, capsys):

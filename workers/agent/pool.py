@@ -21,6 +21,7 @@ from workers.children.process import Code, environment_of, half_mb
 
 BLOCKED_SHARE = 0.5
 """Share of `agent.turn_timeout_s`, so that other episodes of a process do not time out because of one."""
+NO_TRAINED_TURN = "The agent returned before the policy had answered once in a conversation that is trained."
 
 
 class AgentPool(KeptPool[AgentChild]):

@@ -29,7 +29,7 @@ from workers.agent.door.desk import DoorQuestion
 from workers.agent.door.refusal import refusal_of
 from workers.agent.episode import Asked, EpisodeBudget, EpisodeKey, HostedEpisode, SlowRequest
 from workers.agent.policy import BudgetExceeded
-from workers.agent.pool import AgentPool
+from workers.agent.pool import NO_TRAINED_TURN, AgentPool
 from workers.agent.rendering.chosen import make_renderer
 from workers.agent.rendering.long_texts import LongTexts, QuickRenderer
 from workers.agent.rendering.probes import check_probes
@@ -329,7 +329,7 @@ class AgentHost:
                 "Return a number, or set `reward.function`.",
             )  # fmt: skip
         elif not in_hand.episode.turns:
-            self._fail(in_hand, "agent", "The agent returned before the policy had answered once.")
+            self._fail(in_hand, "agent", NO_TRAINED_TURN)
         elif (rewards := _turn_rewards(in_hand.episode, ended)) is None:
             told = f"{len(ended.turn_rewards)} rewards of turns, and had {in_hand.episode.turns} turns"
             self._fail(in_hand, "agent", f"The process of the agent named {told}.")

@@ -16,7 +16,7 @@ from protocol.settings import SamplingSettings, WorkerSettings
 from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
 from workers.agent.door.chat_request import run_fields
 from workers.agent.messages import TOO_DEEP, check_answer, check_messages
-from workers.agent.pool import AgentPool
+from workers.agent.pool import NO_TRAINED_TURN, AgentPool
 from workers.evaluate.checkpoint import environment_seed, worth
 from workers.evaluate.played import Lost, Played
 from workers.evaluate.told_conversations import ToldConversations
@@ -241,7 +241,7 @@ class EndpointEpisodes:
             for task in playing.tasks:
                 task.cancel()
         if not playing.talks and not has_door:
-            raise Lost("The agent returned before the policy had answered once.")
+            raise Lost(NO_TRAINED_TURN)
         if not playing.talks and ended.reward is None:
             raise Lost(NO_REWARD)
         return self._played(playing, ended)
