@@ -241,7 +241,8 @@ class Core:
         match event:
             case Received(peer, message):
                 self._received(peer, message)
-            case Started():
+            case Started(seeds):
+                self.state.seeds = seeds
                 self.membership.start()
                 self.limits.restart()
             case Restarted():

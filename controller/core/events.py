@@ -3,11 +3,16 @@
 Invariant: an event is plain data, journalled under its tag before the core sees it; a tag is never reused.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
 from protocol.messages.record import record
+
+SeedRule = Literal["mersenne", "blake2b"]
+"""How the seed of a response comes from its name: by `random.Random` of the name, or by its BLAKE2b, in a
+sixth of the time."""
+SEEDS: SeedRule = "blake2b"  # of new runs
 
 
 @record
@@ -15,6 +20,7 @@ class Started:
     """The run begins: the core asks for workers and prompts."""
 
     tag: ClassVar[int] = 1
+    seeds: SeedRule = "mersenne"  # what older releases had, whose journals do not say it
 
 
 @record

@@ -1,11 +1,11 @@
 """Events to bytes and back, for the journal: positional msgpack `[tag, *fields]` with a closed schema.
 
 Invariants: decoding gives back an equal event, or raises; tags are never reused; a message inside Received
-travels as its own tag and fields, checked by `protocol.wire.codec` as on the wire; a message that an
-older release kept gets the defaults of the fields that the older release did not have.
+travels as its own tag and fields, checked by `protocol.wire.codec` as on the wire; an event or a message
+that an older release kept gets the defaults of the fields that the older release did not have.
 """
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import get_args, get_type_hints
 
 from msgspec import Raw
@@ -23,17 +23,24 @@ _SHORT_ARRAY = 0x90  # first byte of a MessagePack array of up to 15 items, to w
 _MOST_ITEMS, _MOST_TAG = 15, 127  # the largest that take one byte each
 
 
-def _field_types(kind: type) -> FieldTypes:
-    """The types of the tag and of the fields after it."""
+def _field_types(kind: type, count: int | None = None) -> FieldTypes:
+    """The types of the tag and of the fields after it, or of the first `count` of these."""
     if kind is Received:
         return FieldTypes((int, str, int, Raw))
     hints = get_type_hints(kind, include_extras=True)
-    return FieldTypes((int, *(hints[name] for name in _FIELDS[kind])))
+    return FieldTypes((int, *(hints[name] for name in _FIELDS[kind][:count])))
 
 
 _KINDS: dict[int, tuple[type, FieldTypes]] = {
     tag: (kind, _field_types(kind)) for tag, kind in _TAGGED.items()
 }
+_OLDER = {
+    (tag, count): _field_types(kind, count)
+    for tag, kind in _TAGGED.items()
+    for count, field in enumerate(fields(kind))
+    if field.default is not MISSING
+}
+"""The types of events that lack the newest fields, by tag and by the number of fields after it."""
 assert all(tag <= _MOST_TAG and len(_FIELDS[kind]) < _MOST_ITEMS for tag, kind in _TAGGED.items())
 
 
@@ -54,6 +61,7 @@ def decode_event(data: bytes) -> Event:
             f"{sorted(_KINDS)}. Was it written by another release?"
         )
     kind, types = found
+    types = _OLDER.get((data[1], (data[0] & _MOST_ITEMS) - 1), types)
     try:
         _, *values = types.decode(data)
     except MalformedFields as error:

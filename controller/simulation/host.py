@@ -26,7 +26,16 @@ from controller.core.commands import (
     Warn,
 )
 from controller.core.core import Core
-from controller.core.events import Event, HeldOutRead, PromptsRead, Received, Started, Tick, WorkerExited
+from controller.core.events import (
+    SEEDS,
+    Event,
+    HeldOutRead,
+    PromptsRead,
+    Received,
+    Started,
+    Tick,
+    WorkerExited,
+)
 from controller.simulation.charges import Desk
 from controller.simulation.faults import Faults, FaultSource, Kind
 from controller.simulation.records import Load, TrainStart, train_start
@@ -128,7 +137,7 @@ class Simulation:
         `patience_s` of virtual time.
         """
         if not self._is_begun:
-            self._deliver(Started())
+            self._deliver(Started(seeds=SEEDS))
         self._faults.start(self._at, self._strike)
         heap, outcome = self._heap, self.outcome
         while heap and not self.core.state.finished:
