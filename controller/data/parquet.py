@@ -123,8 +123,8 @@ class Parquet:
         order: Any = range(len(self._parts))
         if seed is None:
             for part, first, batch in self._batches(order, start):
-                for number, row in enumerate(batch.to_pylist(), first):
-                    yield self._place(part, number), row
+                for offset in range(batch.num_rows):
+                    yield self._found(part, first + offset, batch.slice(offset, 1))
             return
         order = np.random.default_rng(seed).permutation(len(self._parts))
         number, inside = divmod(start, self._window)
@@ -147,11 +147,22 @@ class Parquet:
             place = int(np.searchsorted(ends, index, side="right"))
             piece = held[place]
             offset = int(index) - (int(ends[place - 1]) if place else 0)
-            (row,) = piece.batch.slice(int(piece.places[offset]), 1).to_pylist()
-            yield self._place(piece.part, piece.numbers[offset]), row
+            row = piece.batch.slice(int(piece.places[offset]), 1)
+            yield self._found(piece.part, piece.numbers[offset], row)
 
-    def _place(self, part: Part, number: int) -> str:
-        return f"{self._paths[part.file]}, row {number}"
+    def _found(self, part: Part, number: int, row: Any) -> Found:
+        """A batch of one row, with its place in words. Raises: ConfigError."""
+        place = f"{self._paths[part.file]}, row {number}"
+        try:
+            return place, row.to_pylist()[0]
+        except Exception as error:  # no UTF-8, a time that Python cannot hold, a zone that nobody knows
+            named = zip(row.schema.names, row.columns, strict=True)
+            odd = ", ".join(repr(name) for name, column in named if not _has_value(column))
+            raise ConfigError(
+                f"{place} has a value in {odd} that cannot be read: {str(error).rstrip('.')}. Expected text "
+                "in UTF-8, and times in microseconds of the years 1 to 9999. Mend it where the data is made, "
+                "or leave the column out of the file."
+            ) from error
 
     def _batches(self, order: Any, skip: int) -> Iterator[RowBatch]:
         """Batches of these row groups in order, without the first `skip` rows."""
@@ -194,6 +205,15 @@ def _plain(rows: Any) -> Any:
     """The rows with categories decoded to values: else each batch's size would include all categories."""
     columns = [one.dictionary_decode() if hasattr(one, "dictionary_decode") else one for one in rows.columns]
     return type(rows).from_arrays(columns, names=rows.schema.names)
+
+
+def _has_value(column: Any) -> bool:
+    """Whether the values of a column can be had in Python."""
+    try:
+        column.to_pylist()
+    except Exception:  # as above, where it is told
+        return False
+    return True
 
 
 def _gather(batches: Iterable[RowBatch], turns: np.ndarray, inside: int) -> list[HeldRows]:

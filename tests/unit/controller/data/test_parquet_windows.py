@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.data.parquet import Parquet
+from protocol.errors import ConfigError
 
 pa = pytest.importorskip("pyarrow", reason="pip install -e '.[parquet]'")
 from pyarrow import parquet as pq  # noqa: E402
@@ -90,3 +91,16 @@ def test_values_of_every_kind_are_as_they_were_written(tmp_path, monkeypatch):
     found = {row["n"]: (place, row) for place, row in Parquet([str(tmp_path / "rows.parquet")]).walk(0, SEED)}
     for n, row in enumerate(rows):
         assert found[n] == (f"{tmp_path}/rows.parquet, row {n}", {**row, "kind": f"kind {n % 3}"})
+
+
+@pytest.mark.parametrize("seed", [None, SEED])
+@pytest.mark.parametrize("kind", ["text", "time"])
+def test_a_value_that_python_cannot_hold_is_named_with_its_row_and_column(tmp_path, seed, kind):
+    ends = pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 1, 3)))
+    odd = {
+        "text": pa.Array.from_buffers(pa.string(), 2, [None, ends, pa.py_buffer(b"a\xff\xff")]),
+        "time": pa.array([1, 1 << 62], pa.timestamp("us")),
+    }[kind]
+    pq.write_table(pa.table({"n": [0, 1], "odd": odd}), tmp_path / "rows.parquet")
+    with pytest.raises(ConfigError, match=r"rows.parquet, row 1 has a value in 'odd' that cannot be read"):
+        list(Parquet([str(tmp_path / "rows.parquet")]).walk(0, seed))
