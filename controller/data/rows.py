@@ -18,6 +18,8 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWN_CHARS = 80
 OF_TEMPLATES = ("prompt", "messages", "response", "tools")
 """Columns that chat templates write, with what is inside them."""
+MAY_LACK = (*OF_TEMPLATES, "chat_template_kwargs")
+"""Columns in which null stands for a key that a mapping lacks, where a table is padded."""
 OF_ANSWERS = ("messages", "response")
 """Columns of which one has what is trained on in a supervised run."""
 ENDS_WITH_AN_ANSWER = (
@@ -68,7 +70,7 @@ class RowShape:
         kept = self._renamed(place, row)
         kept.update({name: _listed(kept[name]) for name in OF_TEMPLATES if name in kept})
         if self._is_padded:
-            kept.update({name: _unpadded(kept[name]) for name in OF_TEMPLATES if name in kept})
+            kept.update({name: _unpadded(kept[name]) for name in MAY_LACK if name in kept})
         for name, some in settings.where.items():  # the next column only if this one is as it should be
             if _listed(_column(place, kept, name, "where")) not in some:
                 return None

@@ -70,6 +70,20 @@ def test_tools_and_arguments_of_the_template_go_with_messages():
     assert "tools" not in shaped({"prompt": "text"}, **settings)
 
 
+def test_null_of_a_padded_table_overrides_no_argument_of_the_template():
+    """Parquet has each key of a column in each row."""
+    row = {"prompt": "x", "chat_template_kwargs": {"b": None, "c": 3}}
+    settings = RowSettings.model_validate({"is_chat": True, "chat_template_kwargs": {"a": 1, "b": 2}})
+
+    def arguments(*, is_padded: bool) -> dict[str, object]:
+        found = RowShape(settings, is_padded=is_padded).shaped("here, row 1", row)
+        assert found is not None
+        return json.loads(found)["chat_template_kwargs"]
+
+    assert arguments(is_padded=True) == {"a": 1, "b": 2, "c": 3}
+    assert arguments(is_padded=False) == {"a": 1, "b": None, "c": 3}
+
+
 @pytest.mark.parametrize("row", [{}, {"prompt": "text"}, {"prompt": [{"role": "user", "content": "x"}]}])
 def test_a_row_of_an_agent_has_the_arguments_of_the_template_whatever_its_prompt_is(row):
     def of_agent(row, **settings):
