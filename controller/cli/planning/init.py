@@ -162,6 +162,11 @@ def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
         raise ConfigError(f"--model {answers.model} has no config.json; expected a Hugging Face folder.")
     if answers.data and not answers.model:
         raise ConfigError("--data needs --model: the quickstart's little model knows its own task alone.")
+    if answers.reward == "choice" and not answers.data:
+        raise ConfigError(
+            "--reward choice needs --data: the quickstart's task, which is taken without it, has digits as "
+            "answers, and no letters. Expected function, math or exact, or rows of your own."
+        )
     if not (answers.model and answers.data):
         require_folder(
             "The quickstart's model and task, which are taken without --model and --data, are a part"

@@ -131,6 +131,7 @@ def test_nothing_is_written_over_and_a_wrong_answer_writes_nothing(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     for words, said in (
         (["--reward", "taste"], "expected one of function"),
+        (["--reward", "choice"], "--reward choice needs --data"),
         (["--model", str(tmp_path)], "has no config.json"),
         (["--data", "x.jsonl"], "needs --model"),
     ):
