@@ -22,6 +22,8 @@ from protocol.rewards.kinds import FunctionReward, ModelReward, NamedReward
 from protocol.settings import RewardSettings
 
 TASKSET = "verifiers:"
+TOLD_BY_NAME = (".csv", ".tsv")
+"""Ends of names that alone tell the format of a file."""
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -117,11 +119,19 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
             or (is_model and os.path.exists(found / "config.json"))
         )  # fmt: skip
         if is_there:
-            whole = found.resolve()
-            if os.path.exists(found) and not os.path.exists(whole):
-                whole = found  # a pipe of a shell: its link names no file
-            return f"{whole}{separator}{name}"
+            return f"{_file_of(found)}{separator}{name}"
     return value
+
+
+def _file_of(found: Path) -> Path:
+    """The path without links; that of the link where it alone says what the file is, or where it stays."""
+    whole = found.resolve()
+    if os.path.exists(found) and not os.path.exists(whole):
+        return found  # a pipe of a shell: its link names no file
+    suffix = found.suffix.lower()
+    is_nameless = suffix in TOLD_BY_NAME and whole.suffix.lower() != suffix  # as in the cache of the Hub
+    is_dated = any(part.startswith("..") for part in whole.parts)  # a mount of Kubernetes, of this pod alone
+    return found.parent.resolve() / found.name if is_nameless or is_dated else whole
 
 
 def file_meant(file: Path) -> str:

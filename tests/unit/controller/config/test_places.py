@@ -49,6 +49,39 @@ def test_a_pipe_of_a_shell_keeps_its_name(tmp_path):
     os.close(writes)
 
 
+def mounted(folder: Path, date: str) -> Path:
+    """A ConfigMap as Kubernetes mounts it in a pod: links into a folder of a date."""
+    (folder / date).mkdir(parents=True)
+    (folder / "..data").symlink_to(date)
+    for name in ("play.py", "run.yaml"):
+        (folder / name).symlink_to(f"..data/{name}")
+    (folder / "play.py").write_text("def score(completion):\n    return 0.0\n")
+    (folder / "run.yaml").write_text("reward: {function: play.py:score}\n")
+    return folder
+
+
+def test_code_of_a_mounted_configuration_has_the_path_that_it_has_in_other_pods(tmp_path):
+    folder = mounted(tmp_path / "config", "..2026_01_01")
+    assert load_config(folder / "run.yaml").reward.function == f"{folder}/play.py:score"
+    folder.rename(tmp_path / "before")
+    mounted(folder, "..2026_01_02")  # by the next pod
+    assert load_config(folder / "run.yaml").reward.function == f"{folder}/play.py:score"
+
+
+def test_a_link_whose_name_alone_tells_the_format_keeps_it(tmp_path):
+    """As the cache of the Hub has its files."""
+    (tmp_path / "blob").write_text("prompt,answer\na,1\n")
+    (tmp_path / "rows.csv").write_text("prompt\nb\n")
+    for name, target in {"train.csv": "blob", "other.csv": "rows.csv", "train.jsonl": "blob"}.items():
+        (tmp_path / name).symlink_to(target)
+
+    def meant(name: str) -> str:
+        config = Config.model_validate({"data": {"path": name}})
+        return Path(with_absolute_paths(config, tmp_path).data.path).name
+
+    assert [*map(meant, ("train.csv", "other.csv", "train.jsonl"))] == ["train.csv", "rows.csv", "blob"]
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     place = tmp_path / "home"
