@@ -138,7 +138,6 @@ unit/workers/trainer/test_sharding.py: workers/trainer/token_batch
 unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonfinite_report
  workers/trainer/packed_forward workers/trainer/policy workers/trainer/state workers/trainer/worker
 unit/controller/check/test_check_sandbox.py: workers/sandbox/probe
-unit/workers/weights/test_weights_address.py: workers/host/overrides
 unit/controller/given/test_arguments.py: controller/data/iterables
 unit/workers/weights/test_weights_store.py: workers/weights/file_segment workers/weights/manifest
  workers/weights/tensors

@@ -1,5 +1,6 @@
 """Settings that one machine has differently: `key=value` arguments of its worker."""
 
+import os.path
 from typing import ClassVar
 
 from pydantic import ValidationError
@@ -36,6 +37,8 @@ class Overrides:
                 )
             if key == "weights.host":
                 require_own(value, source=key)
+            if key == "model.path" and value:  # of this machine, and not of the run directory or its user
+                value = os.path.abspath(os.path.expanduser(value))
             section, _, name = key.partition(".")
             self._pairs.append((section, name, value))
 
