@@ -43,7 +43,7 @@ class Sources:
         self._sources: list[PromptSource] = []
         found: list[Any] = []
         before = _as_written(known)
-        each = config.data.each if iterable is None else [("data", config.data)]
+        each = config.data.each if iterable is None else [("data", config.data.each[0][1])]
         for number, (place, data) in enumerate(each):
             name = config.data.sources[number].name if config.data.sources and iterable is None else ""
             self._names.append(f"{place} ({name})" if name else place)

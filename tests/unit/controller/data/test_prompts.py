@@ -11,6 +11,7 @@ import pytest
 
 from controller.config.models import Config
 from controller.data.prompts import PromptSource
+from controller.data.sources import Sources
 from protocol.errors import ConfigError
 
 
@@ -123,6 +124,13 @@ def test_a_list_is_repeated_and_a_generator_is_not() -> None:
     once = PromptSource(config(), iter(rows))
     assert answers(once.read(5)) == [0, 1]
     assert once.is_end
+
+
+def test_rows_of_a_program_are_read_by_the_keys_of_the_one_source_that_there_is() -> None:
+    sources = [{"path": "rows.jsonl", "columns": {"prompt": "question"}, "where": {"level": [2]}}]
+    rows = [{"question": "a", "level": 1}, {"question": "b", "level": 2}]
+    found, _ = Sources(config(sources=sources), rows).read(1, (0,))
+    assert found == [b'{"level":2,"prompt":"b"}']
 
 
 def test_an_endless_generator_is_read_only_as_far_as_asked() -> None:
