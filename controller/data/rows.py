@@ -72,7 +72,8 @@ class RowShape:
         if self._is_padded:
             kept.update({name: _unpadded(kept[name]) for name in MAY_LACK if name in kept})
         for name, some in settings.where.items():  # the next column only if this one is as it should be
-            if _listed(_column(place, kept, name, "where")) not in some:
+            value = _listed(_column(place, kept, name, "where"))
+            if (_plain(value) if isinstance(value, date | time) else value) not in some:
                 return None
         if settings.prompt:
             kept["prompt"] = self._filled(place, kept)

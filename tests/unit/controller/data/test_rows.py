@@ -1,6 +1,7 @@
 """Rows become prompts by template, system prompt and filters; a missing column is named with its source."""
 
 import json
+from datetime import date, datetime, time
 
 import numpy as np
 import pytest
@@ -132,6 +133,13 @@ def test_the_chat_template_hears_of_tools_and_arguments():
 )  # fmt: skip
 def test_filters_leave_rows_out(settings, is_kept):
     assert (shaped(columns={"prompt": "question"}, **settings) is not None) is is_kept
+
+
+@pytest.mark.parametrize("value", [date(2026, 1, 31), datetime(2026, 1, 31, 12), time(12)])
+def test_a_filter_takes_dates_and_times_by_the_text_that_a_reward_gets(value):
+    row = {"prompt": "p", "when": value}
+    assert shaped(row, where={"when": [value.isoformat()]})["when"] == value.isoformat()
+    assert shaped(row, where={"when": ["2026-02-01"]}) is None
 
 
 def test_numbers_of_numpy_are_numbers():
