@@ -75,8 +75,8 @@ class SourceSettings(RowSettings):
     alone."""
     priority: int = 0
     """Waiting prompts of the highest priority start first. How many are read is a matter of
-    `weight`, so no source waits for ever: at most two batches of prompts wait, and one of a source that gives
-    a tenth of the prompts starts within 20 batches."""
+    `weight`, so no source waits for ever: at most two batches of prompts wait, or 64 prompts if that is more,
+    and one of a source that gives a tenth of the prompts starts within ten times as many."""
     quota: float = Field(default=1.0, gt=0, le=1)
     """Largest share of the groups in the system (started and not yet trained) that this source may have while
     prompts of other sources wait: it limits long or costly episodes. Without such prompts the source may
