@@ -4,11 +4,10 @@ Invariant: an item depends on the name, the options and its number alone, so tha
 same."""
 
 from typing import Any
-from urllib.parse import parse_qsl
 
 from controller.data import fingerprints
 from controller.data.tables import Found, Rows
-from controller.data.typed_options import typed
+from controller.data.typed_options import options_of
 from protocol.errors import ConfigError
 
 PREFIX = "reasoning_gym:"
@@ -50,7 +49,11 @@ def open_procedural(path: str) -> Procedural:
             f"data.path is {path!r}, and reasoning-gym has no set {name!r}. Expected one of "
             f"{', '.join(sorted(DATASETS))}."
         )
-    options = {"size": 1000, "seed": 0} | {key: typed(text) for key, text in parse_qsl(query, True)}
+    options = {"size": 1000, "seed": 0} | options_of(query)
+    if odd := [f"{key}={options[key]}" for key in ("size", "seed") if type(options[key]) is not int]:
+        raise ConfigError(
+            f"data.path {path!r} has {odd[0]}; expected a whole number, as in `?size=1000&seed=0`."
+        )
     try:
         return Procedural(create_dataset(name, **options), name)
     except (TypeError, ValueError, AssertionError) as error:  # what their configurations raise

@@ -6,11 +6,10 @@ Invariant: a row holds all data of its task in the column `task`, and in `prompt
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
-from urllib.parse import parse_qsl
 
 from controller.data import fingerprints
 from controller.data.tables import Found, Rows
-from controller.data.typed_options import typed
+from controller.data.typed_options import options_of
 from protocol.agents.tasksets import find_taskset
 from protocol.errors import ConfigError
 
@@ -40,7 +39,7 @@ class TasksetRows(Rows):
 def open_taskset(path: str) -> TasksetRows:
     """The tasks that a path names. Raises: ConfigError."""
     name, _, query = path.removeprefix(PREFIX).partition("?")
-    options = {key: typed(text) for key, text in parse_qsl(query, True)}
+    options = options_of(query)
     take = options.pop("take", None)
     if not (take is None or (isinstance(take, int) and take > 0)):
         raise ConfigError(

@@ -2,6 +2,12 @@
 
 import json
 from typing import Any
+from urllib.parse import parse_qsl
+
+
+def options_of(query: str) -> dict[str, Any]:
+    """The options by name: `a=1&b=2`, in which `%20` is a blank, and `+` is itself."""
+    return {name: typed(text) for name, text in parse_qsl(query.replace("+", "%2B"), True)}
 
 
 def typed(text: str) -> Any:

@@ -65,12 +65,18 @@ def test_the_same_items_come_again_from_any_place_on():
     assert format_of(path) == ("procedural", [])
 
 
+def test_an_operator_may_be_a_plus():
+    assert len(open_procedural('reasoning_gym:basic_arithmetic?size=3&operators=["+","-"]')) == 3
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
         ("chain_sums", "has no set 'chain_sums'. Expected one of .*chain_sum"),
         ("chain_sum?sizes=3", "does not make chain_sum with .*sizes"),
         ("chain_sum?min_terms=9&max_terms=2", "does not make chain_sum"),
+        ("chain_sum?size=2.5", "has size=2.5; expected a whole number"),
+        ("chain_sum?seed=first", "has seed=first; expected a whole number"),
     ],
 )
 def test_what_there_is_not_is_told(path, said):
