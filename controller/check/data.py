@@ -97,6 +97,12 @@ def _key_notes(section: str, data: DataSettings) -> Iterator[Remark]:
             f"{section}.split",
             f"is {data.split!r}, which has no effect: {data.path} has no splits.",
         )
+    for name, some in data.where.items() if kind == "separated" else ():
+        if odd := [value for value in some if not isinstance(value, str)]:
+            value = json.dumps(odd[0])
+            meant = json.dumps("" if odd[0] is None else value)
+            text = f"has {value}, which keeps no row: all values of CSV and TSV are text. Write {meant}."
+            yield "note", f"{section}.where.{name}", text
     for name, value in data.chat_template_kwargs.items():
         if isinstance(value, str) and value.lower() in WORDS:
             boolean = str(WORDS[value.lower()]).lower()
