@@ -162,10 +162,10 @@ def _wanted(
     steps = sorted({kept for kept, _ in keys})
     if group is not None:
         wanted = [key for key in keys if key[1] == group and step in (None, key[0])]
-    elif every:
-        wanted = keys
+    elif every or step is not None:
+        wanted = [key for key in keys if step in (None, key[0])]
     else:
-        wanted = reader.newest() if step is None else [key for key in keys if key[0] == step]
+        wanted = reader.newest()
     if not wanted:
         groups = ", ".join(str(kept) for _, kept in keys[-8:])
         raise ConfigError(

@@ -68,6 +68,7 @@ def test_responses_are_looked_for_over_all_steps(tmp_path, capsys):
     best = looked_for(run, capsys, "--sort", "reward", "--limit", "3")
     assert [line["reward"] for line in best] == sorted((line["reward"] for line in every), reverse=True)[:3]
     assert {line["step"] for line in looked_for(run, capsys, "--sort", "reward", "--up")} == {1, 2, 3}
+    assert {line["step"] for line in looked_for(run, capsys, "--all", "--step", "2")} == {2}
     of_one = looked_for(run, capsys, "--sort", "reward", "--step", "2")
     assert {line["step"] for line in of_one} == {2}
     word = every[0]["response"][:6]
