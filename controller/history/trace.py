@@ -1,7 +1,8 @@
 """A run's history as a trace for Perfetto or chrome://tracing: what each worker did, and when.
 
 Invariants: the run is only read; a slice begins with the command to a worker, on the clock of the controller,
-and ends with the answer, or with the loss of the worker; every slice that begins ends.
+and ends with the answer, with the order to abort it, which has none, or with the loss of the worker; every
+slice that begins ends.
 """
 
 import json
@@ -82,6 +83,8 @@ class _Tracer:
             if isinstance(command, Send):
                 for key in _asked(command.message):
                     yield from self._begin(command.peer, key, _flows(command.message))
+                for key in _called_off(command.message):
+                    yield from self._end(command.peer, key, {"ended": "abort"})
             elif isinstance(command, ReportStep):
                 yield from self._counts_of(command.metrics)
             elif isinstance(command, Forget):
@@ -173,6 +176,15 @@ def _asked(message: Message) -> list[Key]:
             return [("ahead of", train_version + 1)]
         case messages.SaveCheckpoint(policy_version):
             return [("checkpoint", policy_version)]
+        case _:
+            return []
+
+
+def _called_off(message: Message) -> list[Key]:
+    """The slices that a message to a worker ends: no answer follows."""
+    match message:
+        case messages.Abort(attempts):
+            return [("route", group, member, attempt) for group, member, attempt in attempts]
         case _:
             return []
 

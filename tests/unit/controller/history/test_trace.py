@@ -9,6 +9,7 @@ import pytest
 from controller.cli.main import main
 from controller.durability.recording import Recording
 from controller.history.trace import trace
+from protocol import messages
 from tests.support.answered_run import AnsweredRun
 
 
@@ -53,6 +54,21 @@ def test_what_a_killed_run_left_open_ends_with_the_history(tmp_path, capsys):
     phases = Counter(entry["ph"] for entry in entries)
     assert phases["b"] == phases["e"]
     assert any(e["args"].get("ended") == "the history ends" for e in entries if e["ph"] == "e")
+
+
+def test_a_response_that_is_called_off_ends_with_the_order_which_no_worker_answers(tmp_path):
+    class OneIsSlow(AnsweredRun):
+        def answer_message(self, peer, message):
+            if not (isinstance(message, messages.Route) and (message.group, message.member) == (0, 0)):
+                super().answer_message(peer, message)
+
+    run = OneIsSlow(tmp_path / "run.db", steps=4, spare_responses=1)
+    run.to_the_end()
+    assert run.core.state.finished
+    with Recording(tmp_path) as recording:
+        ended = {begin["name"]: end["args"]["ended"] for begin, end in slices(trace(recording), "route")}
+    assert ended["route 0 0 1"] == "abort"
+    assert set(ended.values()) == {"stop", "abort"}
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
