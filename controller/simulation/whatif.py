@@ -30,9 +30,10 @@ from controller.simulation.records import TrainStart, Window, whole_cycles, wind
 from controller.simulation.simulated_workers import step_cost
 from protocol import messages
 from protocol.errors import ConfigError, RunError
-from protocol.messages import Train
+from protocol.messages import Message
 from strategies.own import outside_a_run
 from workers.simulated import SimulatedTrainer
+from workers.simulated.trainer import ORDER_OF
 
 STEPS = 30  # train steps that are simulated
 ENDLESS = 1_000_000  # respawns
@@ -59,8 +60,8 @@ class Moment:
     prompts_read: int = 0
     wanted_prompts: int | None = None
     wanted_held_out: ReadHeldOut | None = None
-    trainer_tasks: dict[type[messages.Message], messages.Message] = field(default_factory=dict)
-    """Unfinished orders of the trainer: at most a batch and a checkpoint."""
+    trainer_tasks: dict[type[Message], Message] = field(default_factory=dict)
+    """Unfinished orders of the trainer, at most one of each kind, in the order in which it got them."""
     untold: set[int] = field(default_factory=set)
     """Versions that it had to make or save before the history begins, by orders that are not known."""
 
@@ -69,22 +70,24 @@ class Moment:
         self.prompts_read = self.core.scoring.read_until
         trainer = self.core.state.registry.trainer()
         if trainer is not None and isinstance(trainer.told, ToldTrainer):
-            self.untold = {*trainer.told.making, *trainer.told.saving}
+            self.untold = {*trainer.told.making, *trainer.told.saving, *(v + 1 for v in trainer.told.ahead)}
+            if trainer.device == "releasing":
+                self.trainer_tasks[messages.Release] = messages.Release()
 
     def hear(self, turn: Replayed) -> None:
         """Take an event of the run and its commands: which orders they answer, and which they give."""
         self.now = turn.recorded.now
+        trainer = self.core.state.registry.trainer()
+        peer = None if trainer is None else trainer.peer
         match turn.recorded.event:
             case PromptsRead(first, count):
                 self.prompts_read, self.wanted_prompts = first + count, None
             case HeldOutRead():
                 self.wanted_held_out = None
-            case Received(_, messages.TrainStepFinished(version)):
-                self.trainer_tasks.pop(Train, None)
-                self.untold.discard(version)
-            case Received(_, messages.CheckpointSaved(version)):
-                self.trainer_tasks.pop(messages.SaveCheckpoint, None)
-                self.untold.discard(version)
+            case Received(by, message) if by == peer and type(message) in ORDER_OF:
+                self.trainer_tasks.pop(ORDER_OF[type(message)], None)
+                if isinstance(message, messages.TrainStepFinished | messages.CheckpointSaved):
+                    self.untold.discard(message.policy_version)
             case _:
                 pass
         for command in turn.commands:
@@ -93,11 +96,11 @@ class Moment:
                     self.wanted_prompts = count
                 case ReadHeldOut():
                     self.wanted_held_out = command
-                case Send(message=Train() | messages.SaveCheckpoint() as task):
+                case Send(to, task) if to == peer and type(task) in ORDER_OF.values():
                     self.trainer_tasks[type(task)] = task
                 case _:
                     pass
-        if self.core.state.registry.trainer() is None:
+        if peer is None:
             self.trainer_tasks.clear()  # lost with the trainer; its successor gets them again
             self.untold.clear()
 
@@ -135,12 +138,11 @@ class Continuation(Simulation):
         return self._hosts.get(name, trainer.host if trainer else "")
 
     def _step(self, event: Event) -> None:
-        told = self.outcome.warnings
-        before = len(told)
+        before = len(self.outcome.warnings)
         super()._step(event)
         match event:
             case PeerFaulted(reason=words) | WorkerExited(last_words=words) if words == REPLACED:
-                del told[before:]  # warnings of a loss that the run did not have
+                del self.outcome.warnings[before:]  # warnings of a loss that the run did not have
             case _:
                 pass
 
@@ -151,9 +153,9 @@ class Continuation(Simulation):
         worker = self.cluster.make(trainer.name, "trainer", self._now)
         assert isinstance(worker, SimulatedTrainer)
         worker.go_on()
-        for task in moment.trainer_tasks.values():
-            worker.handle(self._now, task)
+        at_once = [said for task in moment.trainer_tasks.values() for said in worker.handle(self._now, task)]
         self.adopt(trainer.peer, trainer.name, "trainer", worker)
+        self._at(0.0, self._say, self._processes[trainer.peer], at_once)
         if moment.wanted_prompts is not None:
             self._at(0.0, self._read_prompts, moment.wanted_prompts)
         if moment.wanted_held_out is not None:

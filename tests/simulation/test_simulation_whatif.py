@@ -6,24 +6,25 @@ from controller.cli.main import main
 from controller.config.models import Config
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
-from controller.durability.replay import replay
+from controller.durability.replay import replay, turns
 from controller.durability.store import Store
 from controller.history.compare_strategies import other_config
 from controller.simulation import Simulation, window
 from controller.simulation.whatif import STEPS as SIMULATED
-from controller.simulation.whatif import Comparison, exchange, go_on, reach
+from controller.simulation.whatif import Comparison, Moment, exchange, go_on, reach
 from protocol.errors import ConfigError, RunError
 
 STEPS = 40
 
 
-def recorded(path, *, steps=STEPS, **staleness):
+def recorded(path, *, steps=STEPS, trainer=None, sections=None, **staleness):
     """A simulated run whose journal is written as a shell writes it; returns what came of it."""
     config = Config.model_validate(
         {
+            **(sections or {}),
             "run": {"steps": steps},
             "rollout": {"instances": 3, "group_size": 4, "max_response_tokens": 400, "max_running": 16},
-            "trainer": {"batch_groups": 4},
+            "trainer": {"batch_groups": 4, **(trainer or {})},
             "staleness": {"max_staleness": 2, "strategy": "greedy", **staleness},
             "simulation": {"workload": {"prompt_tokens": 20}, "pull_s": 0.2, "train_token_s": 2e-4},
         }
@@ -149,3 +150,30 @@ def test_another_strategy_takes_over_prompts_in_the_order_of_the_sampler_of_the_
     )
     assert comparison.at_s is not None
     assert comparison.other == comparison.own, "which prompts come again is not among what is simulated"
+
+
+def taken_over_when(path, is_so):
+    """What a run comes to from a moment at which its core is so."""
+    with Recording(path) as recording:
+        moment, times = Moment(recording.make_core()), []
+        moment.begin()
+        for turn in turns(recording, moment.core):
+            moment.hear(turn)
+            if moment.can_be_taken_over and is_so(moment.core):
+                times.append(moment.now)
+        at_s = times[len(times) // 2]
+        assert is_so(reach(recording, at_s).core)
+    return compared(path, "greedy", at_s=at_s).own
+
+
+def test_a_run_is_taken_over_while_its_trainer_works_ahead_of_a_batch(tmp_path):
+    limit_s = 20.0  # longer than any order takes, and a fraction of what is simulated
+    recorded(tmp_path, trainer={"streaming": True}, sections={"limits": {"step_s": limit_s}})
+    own = taken_over_when(tmp_path, lambda core: core.state.registry.trainer().told.ahead)
+    assert own.steps > SIMULATED / 2
+
+
+def test_a_run_is_taken_over_while_its_trainer_leaves_the_shared_device(tmp_path):
+    recorded(tmp_path, sections={"placement": "colocated"})
+    own = taken_over_when(tmp_path, lambda core: core.state.registry.trainer().device == "releasing")
+    assert own.steps > SIMULATED / 2

@@ -14,6 +14,14 @@ from protocol.messages import Message, ToAnyRole, ToTrainer
 from workers.simulated.link import taken_by_link
 
 CHECKPOINT_S = 0.1
+ORDER_OF: dict[type[Message], type[Message]] = {
+    messages.TrainStepFinished: messages.Train,
+    messages.TrainedAhead: messages.TrainAhead,
+    messages.CheckpointSaved: messages.SaveCheckpoint,
+    messages.Released: messages.Release,
+    messages.Serving: messages.Serve,
+}
+"""The order that each answer of a trainer is owed for."""
 
 
 @dataclass(frozen=True, slots=True)
