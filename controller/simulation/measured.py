@@ -53,6 +53,7 @@ class Measured:
     publish_s: list[float] = field(default_factory=list)
     train_s: list[float] = field(default_factory=list)
     score_s: list[float] = field(default_factory=list)
+    offload_s: list[float] = field(default_factory=list)  # of a trainer that leaves a shared device
     prompt_tokens: list[int] = field(default_factory=list)
     batches: list[MeasuredBatch] = field(default_factory=list)
     kv_tokens: int = 0
@@ -99,6 +100,8 @@ class Measured:
                 ahead_s = max(0.0, dict(metrics).get("time_s/ahead", 0.0))  # of the same tokens
                 self.train_s.append(train_s + ahead_s)
                 self.trained_tokens += self._in_hand
+            case Received(peer, messages.Released(release_s=release_s)) if self._roles.get(peer) == "trainer":
+                self.offload_s.append(release_s)
             case Received(_, messages.PromptsEncoded(encoded)):
                 self.prompt_tokens += [count for _, count in encoded]
             case Restarted():
@@ -115,18 +118,21 @@ class Measured:
                 began_s = max(self._asked.pop(group), heapreplace(free_s, recorded.now))
                 self.score_s.append(recorded.now - began_s)  # without the time in which no process was free
         for command in commands:
-            if isinstance(command, Forget):
-                self._ready.pop(command.peer, None)
-            if isinstance(command, Send) and isinstance(command.message, Score):
-                group = command.message.group
-                self._asked[group] = recorded.now
-                for item in command.message.items:
-                    self.lengths[group, item.member] = sum(s.count for s in item.segments)
-            elif isinstance(command, Send) and isinstance(command.message, Train):
-                batch = MeasuredBatch.of(recorded.now, command.message, self._restarts)
-                self._in_hand = batch.prompt_tokens + batch.tokens
-                if not self.batches or batch.train_version > self.batches[-1].train_version:
-                    self.batches.append(batch)  # else the successor of a lost trainer repeats it
+            self._take_command(recorded.now, command)
+
+    def _take_command(self, now: float, command: Command) -> None:
+        if isinstance(command, Forget):
+            self._ready.pop(command.peer, None)
+        if isinstance(command, Send) and isinstance(command.message, Score):
+            group = command.message.group
+            self._asked[group] = now
+            for item in command.message.items:
+                self.lengths[group, item.member] = sum(s.count for s in item.segments)
+        elif isinstance(command, Send) and isinstance(command.message, Train):
+            batch = MeasuredBatch.of(now, command.message, self._restarts)
+            self._in_hand = batch.prompt_tokens + batch.tokens
+            if not self.batches or batch.train_version > self.batches[-1].train_version:
+                self.batches.append(batch)  # else the successor of a lost trainer repeats it
 
     def longest_period_s(self) -> float:
         """Most seconds between two batches of the run; 0 with fewer than two."""
@@ -184,6 +190,7 @@ class Measured:
             "publish_s": _mean(self.publish_s),
             "pull_s": _mean(self.pull_s),
             "score_s": _mean(self.score_s),
+            **({"offload_s": _mean(self.offload_s)} if self.offload_s else {}),
             "attach_s": 0.0,
             "report_s": 0.0,  # as often as the run's own workers did
         }

@@ -11,13 +11,13 @@ from controller.durability.store import Store
 from controller.history.compare_strategies import other_config
 from controller.simulation import Simulation, window
 from controller.simulation.whatif import STEPS as SIMULATED
-from controller.simulation.whatif import Comparison, Moment, exchange, go_on, reach
+from controller.simulation.whatif import Comparison, Moment, exchange, go_on, measure, reach
 from protocol.errors import ConfigError, RunError
 
 STEPS = 40
 
 
-def recorded(path, *, steps=STEPS, trainer=None, sections=None, **staleness):
+def recorded(path, *, steps=STEPS, trainer=None, sections=None, offload_s=3.0, **staleness):
     """A simulated run whose journal is written as a shell writes it; returns what came of it."""
     config = Config.model_validate(
         {
@@ -26,7 +26,12 @@ def recorded(path, *, steps=STEPS, trainer=None, sections=None, **staleness):
             "rollout": {"instances": 3, "group_size": 4, "max_response_tokens": 400, "max_running": 16},
             "trainer": {"batch_groups": 4, **(trainer or {})},
             "staleness": {"max_staleness": 2, "strategy": "greedy", **staleness},
-            "simulation": {"workload": {"prompt_tokens": 20}, "pull_s": 0.2, "train_token_s": 2e-4},
+            "simulation": {
+                "workload": {"prompt_tokens": 20},
+                "pull_s": 0.2,
+                "train_token_s": 2e-4,
+                "offload_s": offload_s,
+            },
         }
     )
     store = Store(path / "run.db")
@@ -174,6 +179,8 @@ def test_a_run_is_taken_over_while_its_trainer_works_ahead_of_a_batch(tmp_path):
 
 
 def test_a_run_is_taken_over_while_its_trainer_leaves_the_shared_device(tmp_path):
-    recorded(tmp_path, sections={"placement": "colocated"})
+    recorded(tmp_path, sections={"placement": "colocated"}, offload_s=0.5)
     own = taken_over_when(tmp_path, lambda core: core.state.registry.trainer().device == "releasing")
     assert own.steps > SIMULATED / 2
+    with Recording(tmp_path) as recording:
+        assert "simulation.offload_s=0.5" in measure(recording).cluster(recording.path)

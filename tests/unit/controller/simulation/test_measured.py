@@ -4,7 +4,7 @@ from controller.core.commands import Send
 from controller.core.events import Received, Restarted, Tick
 from controller.durability.recording import Recorded
 from controller.simulation.measured import Measured
-from protocol.messages import Segment, Train, TrainItem, TrainStepFinished
+from protocol.messages import Attach, Released, Segment, Train, TrainItem, TrainStepFinished
 
 TRAINER = b"trainer"
 
@@ -33,3 +33,13 @@ def test_what_streaming_has_trained_ahead_is_among_the_seconds_of_its_step():
     finished = TrainStepFinished(1, 0.5, (("loss", 0.0), ("time_s/ahead", 1.5)))
     measured.take(Recorded(2, 1.0, Received(TRAINER, finished), None), [])
     assert (measured.train_s, measured.trained_tokens) == ([2.0], 103)
+
+
+def test_a_shared_device_changes_sides_in_the_time_that_the_trainer_of_the_run_took():
+    """Not in that of a model of 7 billion parameters, which the configuration assumes."""
+    measured = Measured()
+    for number, (name, role) in enumerate((("rollout-0", "rollout"), ("trainer", "trainer"))):
+        measured.take(Recorded(1, 0.0, Received(name, Attach(role, name, 1, "here")), None), [])
+        for release_s in (0.25 + number, 0.75 + number):
+            measured.take(Recorded(2, 1.0, Received(name, Released(8, 0, release_s)), None), [])
+    assert measured.offload_s == [1.25, 1.75]
