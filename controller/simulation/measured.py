@@ -174,6 +174,7 @@ class Measured:
             )
         c = self._reports.profile(path).together.coefficients
         values = {
+            "engine.speeds": "[1.0]",  # the fitted costs are those of all instances together
             "engine.floor_s": c.floor,
             "engine.step_base_s": c.other_b,
             "engine.token_s": c.other_k,
@@ -186,7 +187,8 @@ class Measured:
             "workload.trace": '""',
             "workload.prompt_tokens": max(1, round(fmean(self.prompt_tokens))),
             "train_token_s": sum(self.train_s) / self.trained_tokens,
-            "recompute_share": 0.0,  # included in the run's own steps
+            "train_base_s": 0.0,  # included in the run's own steps, as the next one
+            "recompute_share": 0.0,
             "publish_s": _mean(self.publish_s),
             "pull_s": _mean(self.pull_s),
             "score_s": _mean(self.score_s),

@@ -17,7 +17,7 @@ from protocol.errors import ConfigError, RunError
 STEPS = 40
 
 
-def recorded(path, *, steps=STEPS, trainer=None, sections=None, offload_s=3.0, **staleness):
+def recorded(path, *, steps=STEPS, trainer=None, sections=None, simulation=None, **staleness):
     """A simulated run whose journal is written as a shell writes it; returns what came of it."""
     config = Config.model_validate(
         {
@@ -30,7 +30,7 @@ def recorded(path, *, steps=STEPS, trainer=None, sections=None, offload_s=3.0, *
                 "workload": {"prompt_tokens": 20},
                 "pull_s": 0.2,
                 "train_token_s": 2e-4,
-                "offload_s": offload_s,
+                **(simulation or {}),
             },
         }
     )
@@ -179,8 +179,15 @@ def test_a_run_is_taken_over_while_its_trainer_works_ahead_of_a_batch(tmp_path):
 
 
 def test_a_run_is_taken_over_while_its_trainer_leaves_the_shared_device(tmp_path):
-    recorded(tmp_path, sections={"placement": "colocated"}, offload_s=0.5)
+    recorded(tmp_path, sections={"placement": "colocated"}, simulation={"offload_s": 0.5})
     own = taken_over_when(tmp_path, lambda core: core.state.registry.trainer().device == "releasing")
     assert own.steps > SIMULATED / 2
     with Recording(tmp_path) as recording:
         assert "simulation.offload_s=0.5" in measure(recording).cluster(recording.path)
+
+
+@pytest.mark.parametrize("planned", [{"train_base_s": 2.0}, {"engine": {"speeds": (1.0, 0.5)}}])
+def test_what_the_measured_times_contain_is_not_added_from_the_configuration_again(tmp_path, planned):
+    recorded(tmp_path, simulation=planned)
+    comparison = compared(tmp_path, "greedy")
+    assert comparison.own.tokens_per_s == pytest.approx(comparison.itself[0], rel=0.15)
