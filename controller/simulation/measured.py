@@ -94,7 +94,7 @@ class Measured:
         match recorded.event:
             case Received(_, messages.Pulled(pull_s=pull_s)):
                 self.pull_s.append(pull_s)
-            case Received(_, messages.PolicyPublished(publish_s=publish_s)):
+            case Received(_, messages.PolicyPublished(publish_s=publish_s)) if publish_s:  # 0: it was found
                 self.publish_s.append(publish_s)
             case Received(_, messages.TrainStepFinished(_, train_s, metrics)) if self._in_hand:
                 ahead_s = max(0.0, dict(metrics).get("time_s/ahead", 0.0))  # of the same tokens

@@ -4,7 +4,15 @@ from controller.core.commands import Send
 from controller.core.events import Received, Restarted, Tick
 from controller.durability.recording import Recorded
 from controller.simulation.measured import Measured
-from protocol.messages import Attach, Released, Segment, Train, TrainItem, TrainStepFinished
+from protocol.messages import (
+    Attach,
+    PolicyPublished,
+    Released,
+    Segment,
+    Train,
+    TrainItem,
+    TrainStepFinished,
+)
 
 TRAINER = b"trainer"
 
@@ -43,3 +51,12 @@ def test_a_shared_device_changes_sides_in_the_time_that_the_trainer_of_the_run_t
         for release_s in (0.25 + number, 0.75 + number):
             measured.take(Recorded(2, 1.0, Received(name, Released(8, 0, release_s)), None), [])
     assert measured.offload_s == [1.25, 1.75]
+
+
+def test_versions_that_a_trainer_finds_after_the_death_of_another_are_no_publications():
+    """It announces up to four of them, which have taken it no time."""
+    measured = Measured()
+    for version, publish_s in ((3, 2.0), (2, 0.0), (3, 0.0), (4, 4.0)):
+        said = PolicyPublished(version, "there", "digest", 1, publish_s)
+        measured.take(Recorded(1, 0.0, Received(TRAINER, said), None), [])
+    assert measured.publish_s == [2.0, 4.0]
