@@ -36,11 +36,13 @@ BASELINES: dict[str, Callable[[Sequence[float]], list[float]]] = {
 
 
 def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> list[float]:
-    """(reward - baseline) / (sample standard deviation + 1e-6); 0 and 1 if they are not the group's."""
+    """(reward - baseline) / (sample standard deviation + 1e-6); 0 and 1 if they are not the group's.
+
+    A single reward has no deviation and is divided by 1: a group may be left with one episode
+    (`agent.on_limit: mask`), and a turn may be reached by one alone.
+    """
     compared = [0.0] * len(rewards) if baseline not in BASELINES else BASELINES[baseline](rewards)
-    divisor = 1.0
-    if scale == "group_std":
-        divisor = EPSILON + (deviation(rewards) if len(rewards) > 1 else 0.0)
+    divisor = EPSILON + deviation(rewards) if scale == "group_std" and len(rewards) > 1 else 1.0
     return [(reward - expected) / divisor for reward, expected in zip(rewards, compared, strict=True)]
 
 
@@ -98,7 +100,8 @@ def by_returns(view: TurnsView) -> list[list[float]]:
     """The advantage of each turn of each episode of a group: its return, compared over the same turns.
 
     The return of a turn is its reward plus `discount` times the return of the next turn. A turn that only one
-    episode has reached is compared with no other, so its advantage is 0 with a baseline of the group.
+    episode has reached is compared with no other, so its advantage is 0 with `group_mean`, and its return
+    with `leave_one_out`.
     """
     returns = [_returns(rewards, view.discount) for rewards in view.rewards]
     found: list[list[float]] = [[] for _ in returns]

@@ -38,6 +38,15 @@ def test_grpo_divides_by_the_sample_deviation_of_the_group():
     assert grpo((2.0,)) == [0.0]
 
 
+def test_a_reward_that_is_compared_with_no_other_is_not_divided_by_nearly_nothing():
+    settings = TrainerSettings(baseline="leave_one_out", advantage_scale="group_std")
+    assert outcomes((0.5,), [5], settings=settings, max_tokens=10) == (0.5,)  # siblings were masked
+    view = TurnsView(((1.0, 2.0), (0.0,)), 1.0, "leave_one_out", "group_std")
+    (first, alone), (other,) = by_returns(view)
+    assert alone == 2.0
+    assert first == -other == pytest.approx(3 / (4.5**0.5 + 1e-6))
+
+
 def test_dr_grpo_has_no_deviation_anywhere():
     settings = TrainerSettings(algorithm="dr_grpo")
     for factor in (1.0, 10.0):  # twice as far apart is twice the advantage
