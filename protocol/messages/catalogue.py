@@ -17,7 +17,7 @@ from protocol.messages.to_agents import ToAgent
 
 __all__ = ["FROM_WORKER", "KINDS", "MAY_HEAR", "MAY_SAY", "PROTOCOL_VERSION", "TO_WORKER", "by_tag"]
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 20
 Kind = TypeVar("Kind", bound=type)
 
 

@@ -73,9 +73,10 @@ TurnEnding = Literal["stop", "length"]
 EpisodeEnding = Literal["stop", "turns", "tokens", "context", "length"]
 """Why an episode is over: its function returned (`stop`), after `agent.max_turns`, `agent.max_tokens`, a full
 context, or a turn that was cut at `agent.max_turn_tokens`."""
-Earned = Literal["", "turns", "end"]
+Earned = Literal["", "turns", "end", "scored"]
 """Where an episode has earned its reward. `turns`: it is the sum of the rewards of its turns. `end`: at its
-end, beside those of its turns. "": an older release, which did not say it and took all for earned at the end.
+end, beside those of its turns. `scored`: at its end, and the reward function says how much; an older release
+said `end` for it. "": a still older one, which said nothing and took all for earned at the end.
 """
 
 

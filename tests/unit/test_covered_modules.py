@@ -63,7 +63,6 @@ unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion
 unit/controller/core/decisions/supply/test_episodes.py: controller/core/decisions/supply/episode_starts
  controller/core/effects/trials
 unit/controller/core/decisions/supply/test_forks_of_episodes.py: controller/core/state/batches/contributions
- controller/core/state/agents/episode_rewards
 integration/test_check_chat_template.py: workers/agent/try_template
 unit/controller/check/test_check_agents.py: workers/agent/try_agent
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts

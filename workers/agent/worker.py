@@ -347,7 +347,7 @@ class AgentHost:
                     talk=len(talk),
                     awaited=tuple(in_hand.awaited),
                     log=ended.log,
-                    earned=ended.earned,
+                    earned="scored" if reward is None else ended.earned,
                 ),
                 *((talk,) if talk else ()),
             )

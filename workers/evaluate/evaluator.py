@@ -150,16 +150,19 @@ class _Evaluator:
             raise Lost(
                 "The agent returned None, and there is no `reward.function` that could score what was said."
             )
+        asked = [one for one in played if one.reward is None]  # of others, no messages are kept
         lists = (
-            [one.completion for one in played], [one.completion_ids for one in played],
-            [one.ending for one in played],
+            [one.completion for one in asked], [one.completion_ids for one in asked],
+            [one.ending for one in asked],
         )  # fmt: skip
-        if played[0].said:
-            lists += ([one.said or [] for one in played], [one.talk or [] for one in played])
-        request = (number, json.dumps(row).encode(), played[0].prompt, played[0].prompt_ids, *lists)
-        scored = await self._mixture.score(request, members=len(played))
-        pairs = zip(scored.rewards, played, strict=True)
-        return [reward if one.reward is None else one.reward for reward, one in pairs], list(scored.parts)
+        if asked[0].said:
+            lists += ([one.said or [] for one in asked], [one.talk or [] for one in asked])
+        request = (number, json.dumps(row).encode(), asked[0].prompt, asked[0].prompt_ids, *lists)
+        scored = await self._mixture.score(request, members=len(asked))
+        answers = iter(scored.rewards)
+        rewards = [next(answers) if one.reward is None else one.reward for one in played]
+        others = (0.0,) * (len(played) - len(asked))
+        return rewards, [(name, (*values, *others)) for name, values in scored.parts]
 
     def _keep(
         self, number: int, row: Mapping[str, Any], played: Sequence[Played], rewards: Sequence[float]

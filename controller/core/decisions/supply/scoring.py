@@ -14,7 +14,7 @@ from controller.core.commands import ReadPrompts
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.events import HeldOutRead, PromptsRead
-from controller.core.state.agents.episode_rewards import is_rewarded, take_rewards
+from controller.core.state.agents.episode_rewards import is_rewarded, places_to_score, take_rewards
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.registry import TextWorker
 from controller.core.state.run_state import RunState
@@ -198,8 +198,7 @@ class Scoring:
         group = self._answered(worker, message.group, message.attempt)
         if group is None:
             return
-        group.reward_parts = message.parts
-        take_rewards(group, message.rewards)
+        take_rewards(group, message.rewards, message.parts)
         self.purposes.of(group).on_scored(group)
 
     def on_score_failed(self, worker: TextWorker, message: ScoreFailed) -> None:
@@ -319,5 +318,6 @@ class Scoring:
 def _items(group: Group) -> tuple[ScoreItem, ...]:
     kept = list(group.kept)
     talks = [((one.number, one.trial),) if one.has_talk else () for one in group.kept_episodes]
-    pairs = zip(kept, talks or [()] * len(kept), strict=True)
-    return tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments), talk) for m, talk in pairs)
+    pairs = list(zip(kept, talks or [()] * len(kept), strict=True))
+    asked = [pairs[place] for place in places_to_score(group)]
+    return tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments), talk) for m, talk in asked)

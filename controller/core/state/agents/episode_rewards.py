@@ -8,21 +8,45 @@ from math import fsum, isclose
 
 from controller.core.state.groups import Group
 
+RewardParts = tuple[tuple[str, tuple[float, ...]], ...]
+"""Named rewards: the value of each response."""
+
 
 def is_rewarded(group: Group) -> bool:
     """Whether all episodes reported their rewards, so that none has to be scored."""
     return bool(group.episodes) and all(episode.reward is not None for episode in group.kept_episodes)
 
 
-def take_rewards(group: Group, scored: Sequence[float] = ()) -> None:
-    """Set the rewards of a group's responses: those that its episodes reported, else those `scored`."""
+def places_to_score(group: Group) -> list[int]:
+    """Places among `kept` of the responses that the reward function is asked for, in order.
+
+    Of an agent those without a reward: of another, one whose environment was silent for too long or which
+    told its reward itself, no messages are kept. Older releases asked for all of a group.
+    """
     kept = group.kept_episodes
-    own = [scored[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
+    is_told = any(episode.earned == "scored" for episode in kept)
+    return [place for place in range(group.size) if not is_told or kept[place].reward is None]
+
+
+def take_rewards(group: Group, scored: Sequence[float] = (), parts: RewardParts = ()) -> None:
+    """Set the rewards of a group's responses: those that its episodes reported, else those `scored`.
+
+    `scored` and the values of each of `parts` are of `places_to_score`; of a part, another response has 0.
+    """
+    kept, asked = group.kept_episodes, places_to_score(group)
+
+    def placed(values: Sequence[float]) -> list[float]:
+        found = dict(zip(asked, values, strict=False))  # no value, where none is to be scored
+        return [found.get(place, 0.0) for place in range(group.size)]
+
+    group.reward_parts = tuple((name, tuple(placed(values))) for name, values in parts)
+    answers = placed(scored)
+    own = [answers[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
     group.rewards = tuple(own) if group.episodes else tuple(scored)
-    parts = [dict(one.parts) for one in kept]
-    names = [name for name in parts[0] if all(name in part for part in parts)] if parts else []
+    told = [dict(one.parts) for one in kept]
+    names = [name for name in told[0] if all(name in part for part in told)] if told else []
     if names:
-        group.reward_parts = tuple((name, tuple(part[name] for part in parts)) for name in sorted(names))
+        group.reward_parts = tuple((name, tuple(part[name] for part in told)) for name in sorted(names))
 
 
 def says_what_turns_earned(group: Group) -> bool:

@@ -272,6 +272,8 @@ def _of_end(found: Begun, end: EpisodeEnded, limits: AskLimits) -> str | None:
         return f"It gave {here} {len(end.reward)} rewards; expected one, or none."
     if end.earned == "turns" and not end.reward:
         return f"It said that the turns of {here} have earned its reward, and gave none."
+    if end.earned == "scored" and end.reward:
+        return f"It left the reward of {here} to the reward function, and gave one."
     if end.talk > limits.state_bytes or (end.talk and end.reward):
         return (
             f"It gave {end.talk} bytes of messages with {here} and {len(end.reward)} rewards; expected some "
