@@ -109,6 +109,7 @@ def test_a_turn_that_was_longer_before_counts_as_its_worker_counts_it():
         ({"metrics": tuple((f"m{i}", 0.0) for i in range(65))}, "at most 64"),
         ({"metrics": (("m", -1e31),)}, "a value of -1e+31"),
         ({"reward": None, "earned": "turns"}, "have earned its reward, and gave none"),
+        ({"earned": "scored"}, "to the reward function, and gave one"),
     ],
 )
 def test_an_end_that_cannot_be_is_refused(run, more, words):
