@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import sys
@@ -20,7 +21,7 @@ from typing import IO, Any
 
 from controller.config.models import Config
 from controller.view.exports.outgoing import END_S, Outgoing
-from protocol.files import for_owner_only
+from protocol.files import for_owner_only, plain_only
 from protocol.importing import python_path
 
 PROGRAM = (sys.executable, "-P", "-m", "controller.view.exports.outgoing")
@@ -29,6 +30,7 @@ MORE_S = 5.0  # than it gives itself
 AT_ONCE = 65_536  # bytes
 MOST_CHARS = 2_000  # of what it says in one line: an error of a tracker may have any length
 UTF8 = getincrementaldecoder("utf-8")
+RUN_ID = re.compile(r"[\w-]{1,64}", re.ASCII)  # trackers name folders by it, and remove them
 
 Tell = Callable[[str], None]
 
@@ -46,11 +48,15 @@ def outgoing(run: Path, config: Config, trackers: list[str] | None = None) -> Ou
 
 
 def run_id(run: Path) -> str:
-    """The id of this run for trackers, the same after a resume."""
+    """The id of this run for trackers, the same after a resume; what may name other folders is none."""
     file = run / "trackers.json"
     try:
-        return str(json.loads(file.read_text())["id"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with open(file, opener=plain_only) as kept:
+            found = json.load(kept)["id"]
+        if not RUN_ID.fullmatch(found):
+            raise ValueError
+        return str(found)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         made = secrets.token_hex(6)
         with (
             contextlib.suppress(OSError),  # a folder that is only read: it is named anew each time

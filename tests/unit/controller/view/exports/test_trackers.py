@@ -3,10 +3,12 @@
 import gc
 import json
 import struct
+import sys
 import threading
 import weakref
 from contextlib import nullcontext
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,6 +69,24 @@ def test_no_tracker_writes_through_a_link_that_came_with_a_run(tmp_path):
     made.close()
     assert victim.read_text() == "all of it"
     assert not (run / "tensorboard" / NAME).is_symlink()
+
+
+@pytest.mark.parametrize("id", ["a/../../../precious", "a/../../../*", "*", "", "../x", 7, ["a"]])
+def test_no_tracker_removes_a_folder_that_an_id_names_which_came_with_a_run(tmp_path, monkeypatch, id):
+    run, kept = tmp_path / "run", tmp_path / "precious" / "thesis.tex"
+    for folder in (run / "wandb" / "offline-run-1-a", run / "wandb" / "offline-run-1-b", kept.parent):
+        folder.mkdir(parents=True)
+    kept.write_text("all of it")
+    (run / "trackers.json").write_text(json.dumps({"id": id}))
+    kept_run = SimpleNamespace(log=lambda *words, **more: None, finish=lambda: None)
+    package = SimpleNamespace(Settings=dict, init=lambda **words: kept_run, teardown=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    made = make_tracker("wandb", run, {}, run_id(run))
+    made.begin([line(1)])
+    made.close()
+    assert kept.read_text() == "all of it"
+    assert len([*(run / "wandb").iterdir()]) == 2, "of another id"
+    assert run_id(run) == json.loads((run / "trackers.json").read_text())["id"] != id
 
 
 def test_tensorboard_reads_each_step_once_after_a_kill_in_the_middle_of_a_record(tmp_path):
