@@ -102,9 +102,9 @@ def run_command(command: Sequence[str], run: str, news: News) -> str:
     """Call the command with run, event and text; returns why it failed, "" if it did not."""
     words = [*command, run, news.event, news.text[:MOST_CHARS]]
     try:
-        done = subprocess.run(
-            words, timeout=TIMEOUT_S, capture_output=True, check=False, stdin=subprocess.DEVNULL
-        )
+        # no pipes: what it leaves behind would hold their ends, and it would count as one that hangs
+        no = subprocess.DEVNULL
+        done = subprocess.run(words, timeout=TIMEOUT_S, check=False, stdin=no, stdout=no, stderr=no)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return str(error)
     return f"it ended with exit code {done.returncode}" if done.returncode else ""

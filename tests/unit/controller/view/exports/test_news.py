@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -139,6 +140,14 @@ def test_a_command_gets_the_words_as_arguments_and_no_shell_sees_them(tmp_path):
     assert (tmp_path / "told").read_text() == '--to|me|run|failed|a "quoted" $(touch gone)|'
     assert "exit code 1" in run_command(["/bin/false"], "run", news)
     assert run_command([str(tmp_path / "gone")], "run", news)
+
+
+def test_a_command_that_leaves_a_program_behind_has_told_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.view.exports.news.TIMEOUT_S", 2.0)
+    os.mkfifo(tmp_path / "left")
+    told = run_command(["/bin/sh", "-c", f"cat {tmp_path}/left &"], "run", News("done", "end", "Done."))
+    os.close(os.open(tmp_path / "left", os.O_RDWR))  # cat reads to the end, and ends
+    assert told == ""
 
 
 def test_the_end_is_told_with_its_reason():
