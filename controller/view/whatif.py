@@ -92,6 +92,7 @@ class WhatIf:
         self._count(run)
         command = [*self._words, "simulate", *words, "--from", str(run), "--json"]
         command += ["--at", str(at_s)] if words and at_s is not None else []  # else nothing takes over
+        self._process = self._task = None  # those of one that was cancelled, which may still be ending
         self._state = {"state": "going", "changes": words, "run": run.name, "progress": "starting"}
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -133,12 +134,16 @@ class WhatIf:
         last, decoder = "", UTF8(errors="replace")
         while part := await process.stderr.read(AT_ONCE):  # in pieces: a line may have any length
             last = (last + decoder.decode(part))[-LAST_WORDS:]
-            if self._state["state"] == "going" and (lines := last.rstrip().splitlines()):
+            if self._is_going_on() and (lines := last.rstrip().splitlines()):
                 self._state = self._state | {"progress": lines[-1][-MOST_PROGRESS:].strip()}
         result = await reading
         code = await process.wait()
-        if self._state["state"] == "going":
+        if self._is_going_on():
             self._state = _outcome(code, result, last) | {"changes": words, "run": self._state["run"]}
+
+    def _is_going_on(self) -> bool:
+        """Whether the prediction of this task is the newest, and was not cancelled."""
+        return self._task is asyncio.current_task() and self._state["state"] == "going"
 
 
 def _outcome(code: int, result: bytes, last_words: str) -> Json:

@@ -99,6 +99,19 @@ async def test_one_that_goes_on_is_cancelled_and_another_may_begin(tmp_path):
         await job.cancel()
 
 
+async def test_what_a_cancelled_one_says_while_it_ends_is_not_taken_for_the_next_one(tmp_path):
+    script = "import json, sys; 'first' in sys.argv[-2] and sys.stdin.read(); print(json.dumps({'own': 2}))"
+    job = WhatIf((sys.executable, "-c", script))
+    await job.begin(tmp_path / "first", {}, None)
+    async with asyncio.timeout(LIMIT_S):
+        cancelling = asyncio.create_task(job.cancel())
+        await asyncio.sleep(0)  # it was killed, and is still ending
+        assert (await job.begin(tmp_path / "next", {}, None))["state"] == "going"
+        await cancelling
+        await job._task
+    assert job.state() == {"state": "done", "result": {"own": 2}, "changes": [], "run": "next"}
+
+
 async def test_an_hour_has_ten_predictions_and_the_next_is_refused_until_the_first_is_an_hour_old(tmp_path):
     now = 100.0
     job = WhatIf(saying("{}"), clock=lambda: now)
