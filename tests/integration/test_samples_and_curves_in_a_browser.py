@@ -6,6 +6,7 @@ from pathlib import Path
 from controller.view.one_file import one_file
 from controller.view.shown_run import ShownRun
 from strategies.routing import ROUTINGS
+from tests.integration.test_pages_at_hand_in_a_browser import changed
 from tests.support.chromium import (
     HOSTILE,
     LIMIT_MS,
@@ -24,6 +25,14 @@ from tests.support.kept_samples import add_samples, kept, response
 from tests.support.shown_run import change, recorded
 
 __all__ = ["browser", "link", "page"]  # fixtures
+DRAWN_QUARTERS = """(view) => {
+    const ratio = view.width / view.clientWidth, left = Math.round(118 * ratio);
+    const wide = Math.floor((view.width - left - 4 * ratio) / 4);
+    return [0, 1, 2, 3].map((part) => {
+        const row = view.getContext('2d').getImageData(left + part * wide, Math.round(30 * ratio), wide, 1);
+        return row.data.filter((one, place) => place % 4 === 3 && one > 0).length > wide / 2;
+    });
+}"""  # whether the first lane is drawn in each quarter of a timeline
 NOTES_WORDS = """
 window.words = [];
 const fill = CanvasRenderingContext2D.prototype.fillText;
@@ -193,6 +202,26 @@ def test_two_runs_are_compared_by_metrics_and_settings(page):
     playwright.expect(lanes.locator("canvas")).to_have_count(2, timeout=LIMIT_MS)
     assert lanes.locator("h3").all_inner_texts() == ["run", "other"]
     assert "generating" in lanes.locator(".legend").inner_text()
+
+
+def test_a_lane_of_bins_ends_where_its_run_is_known_to(page):
+    def binned(found):
+        found["lanes"] = [{"name": "rollout-0", "bins": [2] * 240, "fullness": [1] * 240, "speed": None}]
+        found["end_s"], found["versions"] = 2 * found["known_s"], []
+
+    changed(page, "**/timeline*", binned)
+    page.evaluate("location.hash = '#compare?run=0&lanes=1'")  # the other run is as long again
+    both = page.locator("section", has_text="Timelines").locator("canvas")
+    playwright.expect(both).to_have_count(2, timeout=LIMIT_MS)
+    for canvas in both.all():
+        canvas.scroll_into_view_if_needed()
+        assert canvas.evaluate(DRAWN_QUARTERS) == [True, True, False, False]
+    open_tab(page, "Timeline")
+    lane = page.locator("canvas.timeline")
+    for share, said in ((0.45, "mostly generating"), (0.55, "not there")):
+        lane.hover(position={"x": 118 + share * (lane.bounding_box()["width"] - 122), "y": 30})
+        page.locator("output", has_text=said).wait_for()
+    page.unroute_all(behavior="wait")
 
 
 def test_a_run_in_one_file_shows_its_pages_and_asks_nobody(browser, tmp_path):

@@ -123,6 +123,15 @@ function palette(place) {
   return colours;
 }
 
+/** The second at which bins end: of what comes after it nothing is known, or nothing will. */
+const binsEnd = (found) => Math.min(found.end_s, found.known_s);
+
+/** What a lane of bins did most at a second. */
+function kindAt(found, { bins }, second) {
+  const share = (second - found.begin_s) / (binsEnd(found) - found.begin_s);
+  return (share <= 1 ? found.kinds[bins[Math.min(bins.length - 1, Math.floor(share * bins.length))]] : undefined) ?? "not there";
+}
+
 /** The lanes from `begin` to `end`, out of what was found of other seconds, perhaps. */
 function draw(pen, width, found, colours, begin, end) {
   const room = width - LEFT - 4, x = (second) => LEFT + ((second - begin) / (end - begin)) * room;
@@ -136,7 +145,7 @@ function draw(pen, width, found, colours, begin, end) {
   pen.rect(LEFT, 0, room + 4, pen.canvas.height);
   pen.clip();
   axis(pen, x, found, colours, { width, begin, end });
-  const edges = (count) => (place) => x(found.begin_s + (place / count) * (found.end_s - found.begin_s));
+  const edges = (count) => (place) => x(found.begin_s + (place / count) * (binsEnd(found) - found.begin_s));
   let y = TOP;
   for (const rows of Object.values(found.fleet ?? {})) {
     band(pen, rows, y, edges(rows.length), found, colours);
@@ -256,7 +265,7 @@ function at(found, second, y) {
   const when = `${second.toFixed(3)} s`;
   if (y < 0 || lane === undefined) return when;
   const speed = lane.speed === null ? "" : `; ${short(lane.speed)} tokens in a second of generating`;
-  if (lane.bins) return `${when}: ${lane.name} mostly ${found.kinds[lane.bins[Math.min(lane.bins.length - 1, Math.floor(((second - found.begin_s) / (found.end_s - found.begin_s)) * lane.bins.length))]] ?? "not there"} (zoom in for more)${speed}`;
+  if (lane.bins) return `${when}: ${lane.name} mostly ${kindAt(found, lane, second)} (zoom in for more)${speed}`;
   const hit = lane.spans.find(([begin, end]) => begin <= second && second < end);
   const load = hit === undefined ? null : lane.loads[lane.spans.indexOf(hit)];
   return hit === undefined ? `${when}: ${lane.name} is not there` : `${when}: ${lane.name}, ${found.kinds[hit[2]]}${hit[3] >= 0 ? ` (v${hit[3]})` : ""}, ${(hit[1] - hit[0]).toFixed(3)} s from ${hit[0].toFixed(3)} s${load === null ? "" : `, ${(100 * load).toFixed(0)} % of its places taken`}${besideOf(found, lane.beside[lane.spans.indexOf(hit)]).map((what) => `, ${BESIDE[what][1]}`).join("")}${speed}`;
