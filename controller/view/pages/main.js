@@ -109,7 +109,7 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
     return;
   }
   here.isAsking = true;
-  const name = nameOfShown();
+  const name = nameOfShown(), { run } = here;
   const slow = setTimeout(() => byId("page").classList.add("busy"), SLOW_MS);
   try {
     if (here.wrongRun !== null) throw new Error(`There is no run ${here.wrongRun} here: this view shows ${here.runs.length}, numbered from 0. Choose one above.`);
@@ -124,11 +124,12 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
       if (page.isOfMoment || error instanceof reading.Unanswered) throw error;
       return null;
     });
+    hear(run, moment); // before the page is made, which may depend on it
     const isNews = page.isOfSteps && moment !== null && moment.steps !== here.steps && !hasDraft();
     const isKept = isHeld() || (isStill && !isNews);
     const content = isKept ? null : await page.render({ ...tools, isAgain, isHeld });
-    if (isTold) moment = here.told;
-    if (moment !== null) showMoment(moment);
+    if (isTold) hear(run, moment = here.told);
+    if (moment !== null && run === here.run) showMoment(moment);
     if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
       if (content !== null && !isHeld()) {
         replace(content, isAgain);
@@ -199,9 +200,12 @@ function showFrame() {
   document.title = run ? `${run.name} – StaleFlow` : "StaleFlow";
 }
 
+/** Note what a moment says of whether its run goes on. */
+function hear(run, moment) {
+  if (here.runs[run] && moment?.state) here.runs[run].state = moment.state;
+}
+
 function showMoment(moment) {
-  const run = here.runs[here.run];
-  if (run && moment.state) run.state = moment.state;
   const slider = byId("slider");
   slider.min = moment.first;
   slider.max = moment.last;

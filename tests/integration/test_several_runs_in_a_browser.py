@@ -1,0 +1,76 @@
+"""The view in a real browser: a run that begins to go on, and a change of the run while answers are late."""
+
+import os
+from contextlib import contextmanager
+
+from tests.integration.test_pages_at_hand_in_a_browser import opened
+from tests.support.chromium import browser, needs_chromium, open_tab, playwright, viewed, wait_for
+from tests.support.shown_run import cut, recorded
+
+__all__ = ["browser"]  # a fixture
+pytestmark = needs_chromium
+CONTROLS = "nav a:has-text('Controls')"
+STANDS = "The run does not go on, so nobody could obey."
+
+
+def stopped(run):
+    """A recorded run in the middle of which its controller has gone."""
+    recorded(run)
+    cut(run, 60)
+    (run / "summary.json").unlink()
+    return run
+
+
+def go_on(run):
+    """As if this process were its controller."""
+    (run.parent / f".{run.name}.lock").write_text(str(os.getpid()))
+
+
+@contextmanager
+def held(page, address):
+    """Answers at this address come when the block has ended; what it gives waits for the first question."""
+    waiting, is_over = [], False
+
+    def hold(route):
+        if is_over:
+            route.continue_()
+        else:
+            waiting.append(route)
+
+    def wait_for_first():
+        while not waiting:
+            page.evaluate("() => new Promise((done) => requestAnimationFrame(done))")
+
+    page.route(address, hold)
+    yield wait_for_first
+    is_over = True
+    for route in waiting:
+        route.continue_()
+
+
+def test_controls_of_a_run_that_has_just_begun_to_go_on_are_there_at_once(browser, tmp_path):
+    run = stopped(tmp_path / "run")
+    with viewed(run) as (base, token):
+        page = opened(browser, (base, token), "#now?run=0")
+        playwright.expect(page.locator("#state")).to_have_text("its controller is gone")
+        go_on(run)
+        open_tab(page, "Controls")
+        wait_for(page, "Save a checkpoint")
+        assert STANDS not in page.inner_text("#page")
+        page.close()
+
+
+def test_a_late_answer_about_one_run_says_nothing_of_whether_another_goes_on(browser, tmp_path):
+    live, over = stopped(tmp_path / "live"), recorded(tmp_path / "over")
+    go_on(live)
+    with viewed(live, over) as (base, token):
+        page = opened(browser, (base, token), "#now?run=0")
+        playwright.expect(page.locator("#state")).to_have_text("goes on")
+        with held(page, "**/runs/0/moment*") as wait_for_first:
+            page.click(CONTROLS)
+            wait_for_first()
+            page.select_option("#run", "1")
+            page.wait_for_url("**run=1**")
+        wait_for(page, STANDS)
+        playwright.expect(page.locator("#state")).to_have_text("is over")
+        page.close()
