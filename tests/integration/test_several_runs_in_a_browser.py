@@ -1,8 +1,13 @@
 """The view in a real browser: a run that begins to go on, and a change of the run while answers are late."""
 
 import os
+import re
 from contextlib import contextmanager
 
+from controller.core.events import Received
+from controller.durability.store import Store
+from protocol.ids import PeerId
+from protocol.messages import DrainWorker
 from tests.integration.test_pages_at_hand_in_a_browser import opened
 from tests.support.chromium import browser, needs_chromium, open_tab, playwright, viewed, wait_for
 from tests.support.shown_run import cut, recorded
@@ -73,4 +78,25 @@ def test_a_late_answer_about_one_run_says_nothing_of_whether_another_goes_on(bro
             page.wait_for_url("**run=1**")
         wait_for(page, STANDS)
         playwright.expect(page.locator("#state")).to_have_text("is over")
+        page.close()
+
+
+def test_answers_to_the_orders_of_a_run_are_asked_of_that_run(browser, tmp_path):
+    run, other = stopped(tmp_path / "run"), recorded(tmp_path / "other")
+    store = Store(run / "run.db")
+    with store.transaction():
+        for name in ("nobody", "no one"):
+            store.append_events(99.0, [(Received(PeerId("a" * 32), DrainWorker(name)), False)])
+    store.close()
+    with viewed(run, other) as (base, token):
+        page = opened(browser, (base, token), "#now?run=0")
+        with held(page, re.compile(r"/runs/1/moment$")), held(page, "**/runs/0/moment?event=*") as first:
+            page.click(CONTROLS)
+            first()
+            page.select_option("#run", "1")
+            page.wait_for_url("**run=1**")
+        wait_for(page, "None.")
+        page.select_option("#run", "0")
+        answers = page.locator("section", has_text="Orders so far").locator("tbody tr td:last-child")
+        playwright.expect(answers).to_have_text([re.compile("refused: "), re.compile("refused: ")])
         page.close()

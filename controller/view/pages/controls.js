@@ -60,7 +60,7 @@ async function list(place, { ask, go, here }) {
   };
   draw();
   for (const { number } of orders.slice(0, MOST_ANSWERED).filter((one) => !answers.has(`${run} ${one.number}`))) {
-    const moment = await read(place, () => ask("moment", { event: number }, { atMoment: false })).catch(() => null);
+    const moment = await read(place, () => ask("moment", { event: number }, { atMoment: false, run })).catch(() => null);
     if (moment === null) return;
     answers.set(`${run} ${number}`, moment.event?.answer ?? null);
     if (answers.size > SHOWN_ORDERS) answers.delete(answers.keys().next().value);

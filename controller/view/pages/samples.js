@@ -20,7 +20,7 @@ let standing = null; // what is read in the page, and stays there when other sam
 const VIEWS = { best: ["reward", "down"], worst: ["reward", "up"], longest: ["length", "down"], "most off-policy": ["drift", "down"], "most repeated": ["repeats", "down"] };
 
 export async function render({ ask, go, here, isAgain }) {
-  const { kept, has_text } = await ask("samples");
+  const { run } = here, { kept, has_text } = await ask("samples");
   isMoving = false;
   if (!kept.length) return [card("Samples", make("p", { class: "dim" }, "None are kept (yet): samples.groups of each finished step are."))];
   const words = here.words, stays = isAgain && kept.some(([of, group]) => of === standing?.step && group === standing.group) ? standing : null, asked = Object.fromEntries(ASKED.filter((name) => words[name]).map((name) => [name, words[name]]));
@@ -39,7 +39,7 @@ export async function render({ ask, go, here, isAgain }) {
     : shown(sample, { by, go, hasText: has_text, member: member === undefined ? null : Number(member) });
   return [
     ...(window.inFile ? [] : [card(null, filters(words, go, sources(here, found)))]),
-    ...(found ? [card(null, ...hits(found, { ask, go, chosen: `${step} ${group} ${member}` })), one]
+    ...(found ? [card(null, ...hits(found, { ask: (path) => ask(path, {}, { run }), go, chosen: `${step} ${group} ${member}` })), one]
       : [make("div", { class: "split" }, card("Steps", steps(kept, step, group, go)), make("div", {}, one))]),
   ];
 }

@@ -35,8 +35,13 @@ function asking({ ask, go, here, fetchHere }, config, job) {
     ["", ...values].map((value) => make("option", { value, selected: value === (chosen.values[key] ?? "") }, value || `as now (${now})`))));
   const begin = async (event) => {
     event.preventDefault();
-    const moment = here.at === null ? null : await ask("moment", {}, { isPatient: true });
-    await ask("whatif", {}, { ...POST, body: JSON.stringify({ changes: chosen.values, at_s: moment === null ? null : moment.now_s }) }).catch((error) => window.alert(error.message));
+    const { run } = here, changes = { ...chosen.values }; // the moment may take a while
+    try {
+      const moment = here.at === null ? null : await ask("moment", {}, { isPatient: true, run });
+      await ask("whatif", {}, { ...POST, run, body: JSON.stringify({ changes, at_s: moment === null ? null : moment.now_s }) });
+    } catch (error) {
+      window.alert(error.message);
+    }
     go({ asked: String(Date.now()) });
   };
   return make("form", { onsubmit: begin },
