@@ -29,7 +29,9 @@ def view(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Run directories, alive or not, or copies of them.")
     ],
-    port: Annotated[int | None, typer.Option(help="Default: the first free one from 8470 on.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Default: the first free one from 8470 on.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address of this machine to listen at.")] = "127.0.0.1",
     export: Annotated[
         Path | None,

@@ -29,6 +29,14 @@ def test_an_address_that_others_reach_is_refused_and_leaves_no_token(tmp_path, c
     assert not (run / "view.token").exists()
 
 
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_a_port_that_there_is_none_of_is_refused_in_a_sentence(tmp_path, capsys, port):
+    assert main(["view", str(recorded(tmp_path / "run")), "--port", port]) == 2
+    told = capsys.readouterr().err
+    assert "Invalid value for '--port': expected a number" in told
+    assert told.count("\n") == 1
+
+
 async def test_an_order_that_is_none_is_refused_here(tmp_path):
     with pytest.raises(ConfigError, match="There is no action 'format'"):
         await give(str(tmp_path), "format", "", "")
