@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 TOKEN_BYTES = 32
 MOST_BODY_BYTES = 64 << 10
+HTTP_PORT = 80  # which a browser leaves out of Host and Origin
 ACTING = "x-staleflow-act"  # a header that a page of another origin cannot set without being asked
 HEADERS = {
     "content-security-policy": (
@@ -50,7 +51,8 @@ class Access:
         shown = f"[{host}]" if ":" in host else host
         names = {shown, "127.0.0.1", "localhost", "[::1]"}
         self._name, self._tunnel = f"{shown}:{port}", f"ssh -L {port}:{shown}:{port} USER@THIS_MACHINE"
-        self.hosts = frozenset(f"{name}:{port}" for name in names)
+        at_port = {f"{name}:{port}" for name in names}
+        self.hosts = frozenset(at_port | names if port == HTTP_PORT else at_port)
         self.origins = frozenset(f"http://{name}" for name in self.hosts)
 
     def objection(self, asked: Asked) -> Denied | None:

@@ -36,6 +36,14 @@ def test_who_has_no_token_or_another_host_is_not_answered(headers, query, expect
     assert status(query=query, headers=headers) == expected
 
 
+@pytest.mark.parametrize(("port", "expected"), [(80, None), (8470, 403)])
+def test_at_the_port_of_http_a_browser_names_none(port, expected):
+    access = Access(host="127.0.0.1", port=port, token="secret")
+    told = {"host": "127.0.0.1", "cookie": f"staleflow_{port}=secret", ACTING: "1"}
+    denied = access.objection(Asked("POST", "", told | {"origin": "http://127.0.0.1"}))
+    assert (denied and denied.status) == expected
+
+
 def test_who_comes_through_a_tunnel_from_another_port_is_told_what_to_do():
     denied = ACCESS.objection(Asked("GET", "token=secret", {"host": "localhost:9000"}))
     assert denied.reason == (
