@@ -100,3 +100,24 @@ def test_answers_to_the_orders_of_a_run_are_asked_of_that_run(browser, tmp_path)
         answers = page.locator("section", has_text="Orders so far").locator("tbody tr td:last-child")
         playwright.expect(answers).to_have_text([re.compile("refused: "), re.compile("refused: ")])
         page.close()
+
+
+def test_who_steps_where_the_journal_is_still_read_goes_to_no_event_of_another_run(browser, tmp_path):
+    runs = [recorded(tmp_path / name) for name in ("run", "long")]
+    way = {"reading": {"number": 1, "last": 60}, "said": {}}
+    with viewed(*runs) as (base, token):
+        page = opened(browser, (base, token), "#now?run=0")
+        page.route("**/runs/1/now*", lambda route: route.fulfill(status=202, json=way))
+        page.select_option("#run", "1")
+        wait_for(page, "The journal is being read")
+        for button in ("#back", "#forward", "#undecide", "#decision"):
+            page.click(button, force=True)
+        page.evaluate("() => new Promise((done) => setTimeout(done))")  # the address has changed by then
+        assert "at=" not in page.url
+        assert page.inner_text("#refused") == ""
+        page.reload()  # nobody knows of any moment yet
+        wait_for(page, "The journal is being read")
+        page.click("#back")
+        page.evaluate("() => new Promise((done) => setTimeout(done))")
+        assert "at=" not in page.url
+        page.close()

@@ -22,7 +22,7 @@ const READING_MS = 30; // until the next ask of one who waits for the journal to
 const SLOW_MS = 200;
 const SILENT_MS = 60_000; // after which a view that answers nothing counts as gone: its host may sleep
 const byId = (id) => document.getElementById(id);
-const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, isChanged: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null };
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, isChanged: false, reading: null, told: null, steps: null, wrongRun: null, jumps: 0, jumpedTo: null, number: null };
 
 /** As fetch, of a page that the view counts; throws Unanswered, and the view's words to who has no token (any more). */
 async function fetchHere(address, options = {}) {
@@ -236,17 +236,21 @@ async function jump(words) {
   }
 }
 
-/** Go to the nearest event that gave commands. */
-const seek = (direction) => jump({ event: here.number, seek: direction });
+/** Go to the nearest event that gave commands; nowhere while nobody knows where the run is, as while its journal is read. */
+const seek = (direction) => here.number !== null && jump({ event: here.number, seek: direction });
+
+/** So many events on. */
+const move = (events) => here.number !== null && go({ at: Math.max(0, here.number + events) });
 
 /** The user has gone to another moment, page or run. */
 function gone() {
-  const before = `${here.run} ${here.at}`;
+  const before = `${here.run} ${here.at}`, { run } = here;
   here.jumps += 1; // no answer that is still to come takes them away
   byId("refused").textContent = "";
   readAddress();
   if (`${here.run} ${here.at}` !== before && String(here.at) !== here.jumpedTo) byId("step").value = "";
   here.jumpedTo = null;
+  if (here.run !== run) here.number = null; // that was an event of the other one
   show();
 }
 
@@ -256,8 +260,8 @@ function listen() {
     clearTimeout(timer);
     timer = setTimeout(() => go({ at: byId("slider").value }), 80);
   });
-  byId("back").addEventListener("click", () => go({ at: Math.max(0, here.number - 1) }));
-  byId("forward").addEventListener("click", () => go({ at: here.number + 1 }));
+  byId("back").addEventListener("click", () => move(-1));
+  byId("forward").addEventListener("click", () => move(1));
   byId("decision").addEventListener("click", () => seek("next"));
   byId("undecide").addEventListener("click", () => seek("last"));
   byId("live").addEventListener("click", () => go({ at: null }));
