@@ -18,7 +18,7 @@ import msgspec
 from controller.history.alarms import alarms
 from controller.history.metric_lines import LineColumns, MetricLines
 from protocol.errors import RunError
-from protocol.files import exists, plain_only
+from protocol.files import plain_only
 
 Json = dict[str, Any]
 Lines = Sequence[Mapping[str, Any]]
@@ -309,7 +309,10 @@ def by_source(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def quiet_s(run: Path, now: float) -> float:
     """Seconds since the run wrote to its journal or status; 0 if it has not. `now`: seconds since 1970."""
-    written = [file.stat().st_mtime for name in GROWING if exists(file := run / name)]
+    written: list[float] = []
+    for name in GROWING:
+        with suppress(FileNotFoundError):  # the write-ahead log goes when the controller ends
+            written.append((run / name).stat().st_mtime)
     return max(0.0, now - max(written, default=now))
 
 

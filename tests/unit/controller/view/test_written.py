@@ -198,6 +198,21 @@ def test_a_controller_that_writes_nothing_is_named_with_what_to_do(tmp_path):
     assert "stacks" in told["remedy"]
 
 
+def test_a_file_that_goes_while_it_is_looked_at_keeps_nobody_from_an_answer(tmp_path, monkeypatch):
+    (tmp_path / "run.db-wal").write_text("all of it is in run.db by now")
+    look = os.stat
+
+    def last(path, *words, **more):
+        found = look(path, *words, **more)
+        if str(path).endswith("-wal"):
+            os.unlink(path)
+        return found
+
+    monkeypatch.setattr(os, "stat", last)
+    written.quiet_s(tmp_path, 1_000.0)
+    assert not (tmp_path / "run.db-wal").exists()
+
+
 def test_evaluations_of_several_sources_have_a_curve_for_each():
     line = {
         "policy_version": 3,
