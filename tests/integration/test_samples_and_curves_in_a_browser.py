@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from controller.view.one_file import one_file
 from controller.view.shown_run import ShownRun
 from strategies.routing import ROUTINGS
@@ -222,6 +224,17 @@ def test_a_lane_of_bins_ends_where_its_run_is_known_to(page):
         lane.hover(position={"x": 118 + share * (lane.bounding_box()["width"] - 122), "y": 30})
         page.locator("output", has_text=said).wait_for()
     page.unroute_all(behavior="wait")
+
+
+@pytest.mark.parametrize("button", ["right", "middle"])
+def test_who_asks_the_browser_for_the_menu_of_a_timeline_stays_there(page, button):
+    open_tab(page, "Timeline")
+    page.wait_for_selector("canvas.timeline[style*=width]")
+    moments = []
+    page.on("request", lambda request: moments.append(request.url) if "second=" in request.url else None)
+    page.locator("canvas.timeline").click(position={"x": 400, "y": 30}, button=button)
+    page.evaluate("() => new Promise((done) => setTimeout(done))")  # it would have been asked for by then
+    assert not moments
 
 
 def test_a_run_in_one_file_shows_its_pages_and_asks_nobody(browser, tmp_path):
