@@ -8,7 +8,7 @@ from controller.core.events import Received
 from controller.durability.store import Store
 from protocol.ids import PeerId
 from protocol.messages import DrainWorker
-from tests.integration.test_pages_at_hand_in_a_browser import opened
+from tests.integration.test_pages_at_hand_in_a_browser import changed, opened
 from tests.support.chromium import browser, needs_chromium, open_tab, playwright, viewed, wait_for
 from tests.support.shown_run import cut, recorded
 
@@ -120,4 +120,26 @@ def test_who_steps_where_the_journal_is_still_read_goes_to_no_event_of_another_r
         page.click("#back")
         page.evaluate("() => new Promise((done) => setTimeout(done))")
         assert "at=" not in page.url
+        page.close()
+
+
+def test_a_ninth_run_is_compared_only_in_the_place_of_another_one(browser, tmp_path):
+    runs = [recorded(tmp_path / name) for name in ("run", "other")]
+    with viewed(*runs) as (base, token):
+        page = opened(browser, (base, token), "#now?run=0")
+        changed(page, "**/api/runs", lambda found: found.update(runs=found["runs"] * 5))
+        page.evaluate("location.hash = '#compare?run=0&runs=0,1,2,3,5,6,7,8'")
+        page.reload()
+        buttons = page.locator("#page section").first.locator("button")
+        playwright.expect(buttons).to_have_count(10)
+        for place in (4, 9):
+            playwright.expect(buttons.nth(place)).to_be_disabled()
+            assert "leave one out first" in buttons.nth(place).get_attribute("title")
+        buttons.nth(8).click()
+        playwright.expect(buttons.nth(9)).to_be_enabled()
+        buttons.nth(4).click()
+        playwright.expect(buttons.nth(9)).to_be_disabled()
+        chosen = [buttons.nth(place).get_attribute("aria-pressed") == "true" for place in range(10)]
+        assert chosen == [True] * 8 + [False] * 2
+        page.unroute_all(behavior="wait")
         page.close()

@@ -107,7 +107,8 @@ function timelines(runs, places, fetchHere) {
 function toggle(run, place, wanted, go) {
   const isOn = wanted.includes(place);
   const next = isOn ? wanted.filter((one) => one !== place) : [...wanted, place].sort((a, b) => a - b);
-  return make("button", { class: isOn ? "on" : "", "aria-pressed": String(isOn), onclick: () => go({ runs: next.join(",") }) }, run.name);
+  const isOneMore = !isOn && wanted.length >= MOST; // which would take the place of another one, or have none
+  return make("button", { class: isOn ? "on" : "", "aria-pressed": String(isOn), disabled: isOneMore, title: isOneMore ? `${MOST} runs are compared at most: leave one out first` : null, onclick: () => go({ runs: next.join(",") }) }, run.name);
 }
 
 /** Keys of the configuration that are not the same in all of them. */
