@@ -19,8 +19,8 @@ from workers.agent.rendering.renderer import Past, Renderer
 from workers.agent.rendering.spelling import Messages
 from workers.agent.transcript import Talk, Transcript
 
-TEMPLATE_ERRORS = (TemplateError, TypeError, KeyError, RecursionError)
-"""What a chat template raises at messages that it cannot write."""
+TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What a chat template raises at messages or tools that it cannot write: its filters raise Python's own."""
 
 
 class TooManyConversations(ValueError):

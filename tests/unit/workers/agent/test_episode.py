@@ -174,3 +174,23 @@ def test_messages_that_the_template_refuses_are_the_agents_fault():
     played = episode(vocabulary=len(tokenizer), renderer=TemplateRenderer(tokenizer))
     with pytest.raises(ValueError, match="The chat template refuses the messages: TemplateError: never"):
         played.ask(1, {"chat": [{"role": "user", "content": "hi"}]})
+
+
+@pytest.mark.parametrize(
+    ("written", "error"),
+    [
+        ("{% for name, _ in tools[0].function.parameters.properties | dictsort %}{% endfor %}", "Attribute"),
+        ("{{ 1 // (messages[0].content | length - 2) }}", "ZeroDivision"),
+    ],
+    ids=["filter", "arithmetic"],
+)
+def test_whatever_a_template_raises_at_messages_and_tools_is_the_agents_fault(written, error):
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = written + tokenizer.chat_template
+    played = episode(vocabulary=len(tokenizer), renderer=TemplateRenderer(tokenizer), max_tokens=4000)
+    empty = {"type": "function", "function": {"name": "f", "parameters": {"properties": []}}}  # as PHP has it
+    with pytest.raises(ValueError, match=f"The chat template refuses the messages: {error}Error"):
+        played.ask(1, {"chat": [{"role": "user", "content": "hi"}], "tools": [empty]})
+    full = {"type": "function", "function": {"name": "f", "parameters": {"properties": {}}}}
+    ask, _ = played.ask(1, {"chat": [{"role": "user", "content": "again"}], "tools": [full]})
+    assert ask.number == 0
