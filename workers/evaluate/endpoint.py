@@ -1,7 +1,8 @@
 """Evaluates a policy behind an OpenAI-compatible endpoint: single responses, and episodes of an agent.
 
 Invariants: a request that the endpoint cannot take ends the attempt with an error, and never becomes a
-reward; a request that failed for a passing reason is repeated.
+reward; a request that failed for a passing reason is repeated; an episode that was in a process when it died
+is tried again alone.
 """
 
 import asyncio
@@ -138,6 +139,10 @@ class EndpointResponses:
         return Played(None, asked, [], text, [], answer.ending, answer.tokens, 1, shown)
 
 
+class _ProcessDied(Lost):
+    """An attempt whose process has died, perhaps because of another episode."""
+
+
 class _Budget(NamedTuple):
     """What a turn may have."""
 
@@ -207,17 +212,17 @@ class EndpointEpisodes:
     async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
         """One episode. Raises: Lost after `agent.retries` retries."""
         del sample
-        last = ""
+        last, is_alone = "", self._settings.agent.isolation == "process"
         for _ in range(self._settings.agent.retries + 1):
             try:
-                return await self._try(number, row)
+                return await self._try(number, row, is_alone=is_alone)
             except Lost as error:
-                last = str(error)
+                last, is_alone = str(error), is_alone or isinstance(error, _ProcessDied)
         raise Lost(last)
 
-    async def _try(self, row_number: int, row: Mapping[str, Any]) -> Played:
+    async def _try(self, row_number: int, row: Mapping[str, Any], *, is_alone: bool) -> Played:
         agent = self._settings.agent
-        child = await self._pool.place(is_alone=agent.isolation == "process")
+        child = await self._pool.place(is_alone=is_alone)
         self._count += 1
         number, playing = self._count, _Playing(row.get("chat_template_kwargs"))
         self._playing[number] = playing
@@ -332,6 +337,5 @@ class EndpointEpisodes:
 
     def on_failed(self, number: int, kind: FailureKind, reason: str) -> None:
         """An episode has failed."""
-        del kind
         if (playing := self._playing.get(number)) is not None and not playing.ended.done():
-            playing.ended.set_exception(Lost(reason))
+            playing.ended.set_exception((_ProcessDied if kind == "process" else Lost)(reason))
