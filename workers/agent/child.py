@@ -98,6 +98,9 @@ class AgentChild(KeptProcess):
         self, number: int, seed: int, row: bytes, door: tuple[str, str] = NO_DOOR, state: bytes = b""
     ) -> None:
         """Begin an episode. `door`: its url and key. `state`: saved state to go on from, b"" to start."""
+        if self.gone.is_set():  # it was ready, and died before the worker came to this
+            self._listener.on_failed(number, "process", self.reason)
+            return
         self.episodes.add(number)
         self._write(packet(pipe.BEGIN, number, seed, row, *door, state))
 
