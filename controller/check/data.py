@@ -341,12 +341,13 @@ def _first_row_problems(
         return
     names = template_columns(data.prompt) if data.prompt else ["prompt"] if expected else []
     needed = {**{name: name for name in [*names, *data.where]}, **data.columns}
+    mapped = {name: found[0] for name, column in data.columns.items() if (found := inside(row, column))}
     if "response" in expected:
         needed = {"response": "response", **needed}
-        if needed.get("messages", "messages") in row:  # a conversation is prompt and response in one
+        if inside(row | mapped, "messages"):  # a conversation is prompt and response in one
             needed = data.columns
     for name, column in needed.items():
-        if not inside(row, column):
+        if not inside(row if name in data.columns else row | mapped, column):
             template = f" It is a column of the template `{section}.prompt`." * (
                 name in names and bool(data.prompt)
             )
