@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from controller.check.data import Level, Remark, Sample
+from controller.check.data import Level, Remark, Sample, kind_of
 from controller.check.named_rewards import named_problems, unscored_remarks
 from controller.check.source import Definition, look_up
 from controller.config.models import Config
@@ -139,7 +139,8 @@ def _of(sample: Sample) -> str:
 
 def _called(config: Config, key: str, entry: NamedReward, scored: Sequence[Sample]) -> Iterator[Remark]:
     for sample in scored:
-        if entry.when and not sample.rows:
+        if not sample.rows and (entry.when or kind_of(sample.path) != "function"):
+            yield "note", key, f"it was not called on a row of {sample.path}: none is known before the run."
             continue
         limit_s = entry.timeout_s or config.reward.timeout_s
         question = {

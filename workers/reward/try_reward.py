@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from protocol.errors import ConfigError
 from protocol.importing import load_object
-from protocol.rewards.kinds import AnyReward
+from protocol.rewards.kinds import AnyReward, find
 from workers.reward import functions
 from workers.reward.functions import ScoreRequest, adapt
 from workers.reward.kinds.interface import Place, Unscorable, make
@@ -53,11 +53,20 @@ def _where(error: BaseException) -> str:
 
 
 def _first_row(path: str, seed: int, columns: Mapping[str, str]) -> dict[str, Any]:
-    """The first row of a function of prompts, under the column names that the reward knows."""
+    """The first row of a function of prompts, under the column names that the reward knows.
+
+    Raises: ConfigError if it lacks a column.
+    """
     row = dict(next(iter(load_object(path)(seed=seed))))
-    return {name: value for name, value in row.items() if name not in columns.values()} | {
-        name: row[source] for name, source in columns.items()
-    }
+    kept = {name: value for name, value in row.items() if name not in columns.values()}
+    for name, column in columns.items():
+        kept[name] = find(row, column)
+        if kept[name] is None and column not in row:
+            raise ConfigError(
+                f"The first row has no column {column!r}, which `data.columns` names; it has "
+                f"{sorted(map(str, row))}."
+            )
+    return kept
 
 
 def _request(row: Mapping[str, Any], responses: list[str]) -> ScoreRequest:

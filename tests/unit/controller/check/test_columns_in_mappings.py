@@ -1,10 +1,11 @@
-"""Columns that lie in mappings of a row: `check` finds them where a run does."""
+"""Columns that lie in mappings of a row, and rows that are not known: `check` does what a run does."""
 
 import json
 
 import pytest
 
 from controller.check.data import samples
+from controller.check.reward import reward_remarks
 from controller.config.models import Config
 
 
@@ -38,3 +39,31 @@ def test_a_conversation_in_a_mapping_is_prompt_and_response_in_one(looked_at):
     sample = looked_at({"of": {"talk": talk}}, algorithm="sft", columns={"messages": "of.talk"})
     assert sample.remarks == []
     assert [row["response"] for row in sample.rows] == ["2"]
+
+
+def called(tmp_path, path, **data):
+    """What is said of a reward that is called on the first row of a source."""
+    (tmp_path / "mine.py").write_text(
+        "def score(completion, answer):\n    return answer\n\n\n"
+        "def prompts(*, seed):\n    yield {'prompt': '1+1', 'of': {'sum': 2.0}}\n"
+    )
+    tree = {"data": {"path": path, **data}, "reward": {"function": "mine.py:score"}}
+    config = Config.model_validate(tree, strict=False)
+    return [*reward_remarks(config, samples(config), calls=True)]
+
+
+def test_a_reward_is_called_with_a_column_that_lies_in_a_mapping(tmp_path, monkeypatch, answered_here):
+    monkeypatch.chdir(tmp_path)
+    ((level, key, text),) = called(tmp_path, "mine.py:prompts", columns={"answer": "of.sum"})
+    assert (level, key) == ("note", "reward.function")
+    assert text.endswith("it gave 2, 2.")
+    ((level, _, text),) = called(tmp_path, "mine.py:prompts", columns={"answer": "of.gold"})
+    assert level == "error"
+    assert "no column 'of.gold', which `data.columns` names; it has ['of', 'prompt']" in text
+
+
+def test_a_reward_is_not_blamed_for_a_source_that_has_no_rows(tmp_path, monkeypatch, answered_here):
+    monkeypatch.chdir(tmp_path)
+    remarks = called(tmp_path, "gone.jsonl")
+    text = "it was not called on a row of gone.jsonl: none is known before the run."
+    assert remarks == [("note", "reward.function", text)]
