@@ -171,8 +171,9 @@ class Run:
             self._first += data.decode()
         elif name in ("stdout", "stderr"):
             text = self.stdout if name == "stdout" else self.stderr
-            text += data[: self._limits.output_bytes - len(text)]
-            if len(text) >= self._limits.output_bytes and data and not self._limit:
+            room = self._limits.output_bytes - len(text)
+            text += data[:room]
+            if len(data) > room and not self._limit:
                 self._limit = "output"
         return bool(data)
 
