@@ -7,6 +7,7 @@ end, and only the last of it is kept; its reward comes only from the last line t
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -95,7 +96,8 @@ def _failed(name: str, code: int, errors: bytes) -> str:
 
 def _reward(printed: bytes) -> Any:
     """The reward in its last line; None if there is none. Raises: BadResult."""
-    lines = [line for line in printed.decode(errors="replace").splitlines() if line.strip()]
+    # not `splitlines`: JSON may have the other ends of lines that Unicode knows within its texts
+    lines = [line for line in re.split(r"[\r\n]", printed.decode(errors="replace")) if line.strip()]
     try:
         told = json.loads(lines[-1]) if lines else None
     except (ValueError, RecursionError):
