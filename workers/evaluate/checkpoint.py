@@ -204,7 +204,7 @@ class _Episode:
                 )
                 self._own_s += clock() - began if is_alone else 0.0
                 if not done:
-                    key = "start" if not self._turns else "turn" if left_s == limit_s else "episode"
+                    key = "episode" if left_s < limit_s else "turn" if self._turns else "start"
                     raise _Silent(f"Its environment was silent for {left_s:.1f} s (agent.{key}_timeout_s).")
                 for task in done & self._answering:
                     self._answering.discard(task)
