@@ -162,6 +162,7 @@ class _Playing:
         self.turns = self.tokens = 0  # of all conversations
         self.trained_tokens = 0
         self.open = self.promised = 0  # open requests, and the tokens that they may have
+        self.awaited_s = 0.0  # seconds that the answered requests took
         self.cut_by = ""  # the limit that cut the newest trained turn
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -233,12 +234,7 @@ class EndpointEpisodes:
         if has_door:
             child.count(number, 0)  # its turns are between its client and the endpoint
         try:
-            async with asyncio.timeout(agent.start_timeout_s + agent.episode_timeout_s + REQUEST_S):
-                ended = await playing.ended
-        except TimeoutError:
-            raise Lost(
-                "The episode came to no end in the time that its environment and the endpoint have."
-            ) from None
+            ended = await self._end_of(playing)
         finally:
             del self._playing[number]
             child.cancel(number)
@@ -250,6 +246,18 @@ class EndpointEpisodes:
         if not playing.talks and ended.reward is None:
             raise Lost(NO_REWARD)
         return self._played(playing, ended)
+
+    async def _end_of(self, playing: _Playing) -> Ended:
+        """How an episode has ended; the time of requests that were answered does not count. Raises: Lost."""
+        agent, clock = self._settings.agent, asyncio.get_running_loop().time
+        until = clock() + agent.start_timeout_s + agent.episode_timeout_s + REQUEST_S
+        while not playing.ended.done():
+            if (left_s := until + playing.awaited_s - clock()) <= 0:
+                raise Lost(
+                    "The episode came to no end in the time that its environment and the endpoint have."
+                )
+            await asyncio.wait({playing.ended}, timeout=left_s)
+        return playing.ended.result()
 
     def _played(self, playing: _Playing, ended: Ended) -> Played:
         """What an episode came to: its answers are those of its first trained conversation."""
@@ -306,6 +314,8 @@ class EndpointEpisodes:
         self, child: AgentChild, number: int, question: int, asked: dict[str, Any], budget: _Budget
     ) -> None:
         playing, tools = self._playing[number], asked.get("tools") or None
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             messages = check_messages(asked["chat"])
             is_trained = not asked.get("is_untrained")
@@ -320,6 +330,7 @@ class EndpointEpisodes:
             if not playing.ended.done():
                 playing.ended.set_exception(error)
         else:
+            playing.awaited_s += clock() - began
             playing.turns += 1
             playing.tokens += answer.tokens
             playing.conversations.answered(conversation, messages, answer.message, tools)

@@ -1,0 +1,88 @@
+"""Episodes at an endpoint that takes long to answer: only their environment has limits of time."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from protocol.agents.settings import AgentSettings
+from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
+
+pytest.importorskip("httpx2", reason="the package httpx2 is not installed (pip install -e '.[judge]')")
+
+from workers.agent.child import Ended
+from workers.evaluate.endpoint import REQUEST_S, EndpointAnswer, EndpointEpisodes
+from workers.evaluate.played import Lost
+
+LIMITS = {"start_timeout_s": 9.0, "episode_timeout_s": 9.0}
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock can be put forward."""
+
+    skipped_s = 0.0
+
+    def time(self):
+        return super().time() + self.skipped_s
+
+
+class Process:
+    """A process whose agent asks `turns` times, one after the other; its environment takes `own_s` each."""
+
+    asks_at_door = False
+
+    def __init__(self, turns, own_s):
+        self.turns, self.own_s = turns, own_s
+
+    async def place(self, *, is_alone):
+        return self
+
+    def begin(self, number, seed, row, door):
+        self.answer(number, 0, None)
+
+    def answer(self, number, question, answer):
+        asyncio.get_running_loop().skipped_s += self.own_s
+        if question < self.turns:
+            ask = {"chat": [{"role": "user", "content": "?"}]}
+            asyncio.get_running_loop().call_soon(self.episodes.on_ask, self, number, question + 1, ask)
+        else:
+            self.episodes.on_ended(number, Ended(1.0, (), (), ""))
+
+    def cancel(self, number):
+        """It is over already."""
+
+    def answered(self, child):
+        """It works."""
+
+
+def play(process, *, answer_s):
+    """An episode of this process, at an endpoint that takes so long for each answer."""
+
+    async def chat(messages, tools, most, *, template_kwargs):
+        asyncio.get_running_loop().skipped_s += answer_s
+        await asyncio.sleep(0)
+        return EndpointAnswer({"role": "assistant", "content": "two"}, "stop", 1)
+
+    async def run():
+        settings = WorkerSettings(
+            run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+            trainer=TrainerSettings(), rollout=RolloutSettings(),
+            agent=AgentSettings(function="a.py:f", retries=0, **LIMITS),
+        )  # fmt: skip
+        endpoint = SimpleNamespace(base_url="http://there/v1", key="", chat=chat)
+        process.episodes = EndpointEpisodes(settings, endpoint)
+        process.episodes._pool = process
+        return await process.episodes.play(0, 0, {})
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        return runner.run(run())
+
+
+def test_the_time_of_many_slow_answers_does_not_count():
+    played = play(Process(turns=9, own_s=0.5), answer_s=REQUEST_S / 2)
+    assert (played.reward, played.turns) == (1.0, 9)
+
+
+def test_the_time_of_the_environment_counts():
+    with pytest.raises(Lost, match="came to no end in the time"):
+        play(Process(turns=9, own_s=REQUEST_S / 4), answer_s=0.5)
