@@ -122,7 +122,9 @@ class RewardChild(KeptProcess):
 
     def _settled(self) -> None:
         suspects = [call for call in self.calls.values() if call.has_begun] or list(self.calls.values())
-        culprit = suspects[0] if self._culprit is None and len(suspects) == 1 else self._culprit
+        culprit = self._culprit
+        if culprit is None and len(suspects) == 1 and (suspects[0].has_begun or suspects[0].is_alone):
+            culprit = suspects[0]  # also if it could not even begin alone: else it would be asked for ever
         for call in reversed(self.calls.values()):  # what is asked again goes to the front of the line
             is_suspect = culprit is None and call in suspects
             call.settle(self._failure() if call is culprit else AskAgain(is_alone=is_suspect))
