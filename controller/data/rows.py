@@ -191,7 +191,7 @@ def _check_prompt(place: str, kept: Mapping[str, Any]) -> None:
             if "prompt" in kept
             else f"columns {sorted(map(str, kept))}"
         )
-        is_empty = "prompt" in kept and kept["prompt"] in ("", None, [])
+        is_empty = "prompt" in kept and _is_empty(kept["prompt"], str, list)
         raise (UnusableRow if is_empty else ConfigError)(
             f"{place} has {was}; expected a `prompt` that is a string, or a list of messages with "
             f"`role` and `content`, not empty. {hint}"
@@ -260,7 +260,7 @@ def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
     if isinstance(talk, list) and _is_prompt(talk):
         kept = {name: value for name, value in row.items() if name != "messages"}
         return kept | {"prompt": talk[:-1], "response": _last_answer(place, talk)}
-    if talk in (None, []) and "messages" in row and "response" not in row:
+    if _is_empty(talk, list) and "messages" in row and "response" not in row:
         raise UnusableRow(f"{place} has {talk!r} as `messages`; {ENDS_WITH_AN_ANSWER}.")
     if "response" not in row:
         columns = sorted(map(str, row))
@@ -286,7 +286,7 @@ def _last_answer(place: str, talk: list[Any]) -> str | dict[str, Any]:
     if len(talk) < 2 or talk[-1]["role"] != "assistant":
         roles = ", ".join(message["role"] for message in talk)
         raise UnusableRow(f"{place} has `messages` of {roles}; {ENDS_WITH_AN_ANSWER}.")
-    answer = {name: value for name, value in talk[-1].items() if value not in (None, [], {})}
+    answer = {name: value for name, value in talk[-1].items() if not _is_empty(value, list, dict)}
     answer["content"] = _joined(answer.get("content", ""))
     if answer["content"] or not answer.get("tool_calls"):
         _check_answer(place, answer["content"], "the content of the last of its `messages`")
@@ -303,10 +303,15 @@ def _joined(content: Any) -> Any:
 def _check_answer(place: str, said: object, name: str, *, hint: str = "") -> None:
     """Raises: ConfigError; UnusableRow if there is nothing to train on."""
     if not isinstance(said, str) or not said:
-        raise (UnusableRow if said in ("", None, []) else ConfigError)(
+        raise (UnusableRow if _is_empty(said, str, list) else ConfigError)(
             f"{place} has {str(said)[:SHOWN_CHARS]!r} as {name}; expected text, not empty, which "
             f"`trainer.algorithm: sft` trains on.{hint}"
         )
+
+
+def _is_empty(value: Any, *kinds: type) -> bool:
+    """Whether it is null, or empty and of these kinds. A number of numpy cannot be compared with a list."""
+    return value is None or (isinstance(value, kinds) and not value)
 
 
 def _is_prompt(value: object) -> bool:

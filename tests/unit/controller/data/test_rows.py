@@ -262,3 +262,18 @@ def test_a_row_that_one_filter_leaves_out_may_lack_the_column_of_the_next():
 
 def test_a_filter_on_a_column_of_arrays_keeps_no_row_and_ends_nothing():
     assert shaped({"prompt": "p", "level": np.array([1, 2])}, where={"level": [1]}) is None
+
+
+@pytest.mark.parametrize("number", [np.float64("nan"), np.int64(3)])
+def test_a_number_of_numpy_in_the_place_of_text_is_refused_in_words(number):
+    """As a table of pandas has it where a value is missing."""
+    with pytest.raises(ConfigError, match="as `prompt`"):
+        shaped({"prompt": number})
+    answer = {"role": "assistant", "content": "Hi.", "weight": np.int64(3)}
+    for row, words in (
+        ({"messages": number}, "as `messages`"),
+        ({"prompt": "p", "response": number}, "as `response`; expected text"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            example(row)
+    assert example({"messages": [QUESTION, answer]})[1] == {**answer, "weight": 3}
