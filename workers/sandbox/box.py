@@ -160,8 +160,10 @@ class Box:
             "limits": asdict(job.limits),
             "files": {f"{name}.py": self._sources[name] for name in FILES[job.script]},
         }
-        files = [_file_of(json.dumps(request).encode()), _file_of(job.stdin)]
+        files: list[int] = []
         try:
+            for data in (json.dumps(request).encode(), job.stdin):
+                files.append(_file_of(data))  # one by one: there may be no room for the second
             descriptors = [files[0], reply.fileno(), files[1]] + ([channel.fileno()] if channel else [])
             async with self._asking:  # one at a time: asyncio wakes only one writer of a socket
                 await _send(await self._start(), descriptors)
@@ -209,13 +211,10 @@ def _is_gone(there: socket.socket) -> bool:
 
 def _file_of(data: bytes) -> int:
     """A read-only descriptor of a file with these bytes."""
-    descriptor = os.memfd_create("staleflow-sandbox")
-    with open(descriptor, "wb", closefd=False) as file:
+    with open(os.memfd_create("staleflow-sandbox"), "wb") as file:
         file.write(data)
-    path = f"/proc/self/fd/{descriptor}"
-    reader = os.open(path, os.O_RDONLY)
-    os.close(descriptor)
-    return reader
+        file.flush()
+        return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY)
 
 
 async def _end_when(stop: asyncio.Event, writer: asyncio.StreamWriter) -> None:
