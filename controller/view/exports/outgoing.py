@@ -57,6 +57,8 @@ class Looker:
         self._run = Path(wanted.run)
         self._metrics = Tail(self._run / "metrics.jsonl")
         self._evaluated = Tail(self._run / "evaluations.jsonl")
+        self._status = self._run / "status.json"
+        self._status_before = _identity(self._status)  # of the controller before this one, if it was killed
         self._lines: list[Mapping[str, object]] = []
         self._evaluations: list[Line] = []
         self._bell = Bell(wanted.on)
@@ -122,8 +124,10 @@ class Looker:
 
     def _standing(self) -> list[News]:
         """Notifications of overdue waits and of failures, from status.json."""
+        if _identity(self._status) == self._status_before:
+            return []
         try:
-            status = json.loads((self._run / "status.json").read_text())
+            status = json.loads(self._status.read_text())
         except (OSError, ValueError):
             return []
         overdue = [wait for wait in status.get("waits", ()) if wait["is_overdue"]]
@@ -153,6 +157,15 @@ class Looker:
             for key, failure in failures.items():
                 if failure:
                     self._tell(f"{key} was not told that the run is {one.event}: {failure}. The run goes on.")
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """What another file under this name has otherwise; None if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def main() -> None:

@@ -151,6 +151,22 @@ def test_alarms_standstills_and_an_end_without_a_word_are_told(tmp_path, monkeyp
     assert "without a word" in sent[3].text
 
 
+def test_what_a_killed_controller_waited_for_is_not_told_of_the_one_after_it(tmp_path, monkeypatch):
+    run, sent = run_in(tmp_path), []
+    monkeypatch.setattr(
+        "controller.view.exports.outgoing.post", lambda url, name, news: sent.append(news.cause) or ""
+    )
+    status, wait = run / "status.json", {"what": "rewards", "for_s": 400.0, "then": "", "is_overdue": True}
+    status.write_text(json.dumps({"waits": [{"owner": "before", **wait}]}))
+    looker = Looker(wanted_of(run, url="http://hook", on=["stuck"]), tell=pytest.fail)
+    looker.look()
+    (run / "new").write_text(json.dumps({"waits": [{"owner": "now", **wait}]}))
+    (run / "new").rename(status)
+    looker.look()
+    looker.finish()
+    assert sent == ["now"]
+
+
 def test_who_is_overdue_only_after_the_step_that_waits_is_told_too(tmp_path, monkeypatch):
     run, sent = run_in(tmp_path), []
     monkeypatch.setattr(
