@@ -31,6 +31,8 @@ class KeptAside:
         self._host: list[torch.Tensor] = []  # on a GPU
         self._storages: list[torch.UntypedStorage] = []  # whose bytes are kept aside, in order
         self._peak = 0
+        if trainer.ranks.rank == 0:
+            self._remove_of_more_ranks()
         for optimizer in trainer.held().optimizers:
             optimizer.register_step_post_hook(lambda *_: self._note())
 
@@ -70,6 +72,13 @@ class KeptAside:
     def close(self) -> None:
         """Remove the file."""
         self._file.unlink(missing_ok=True)
+
+    def _remove_of_more_ranks(self) -> None:
+        """Remove what a killed trainer of more ranks has left; files of these ranks are written again."""
+        own = [FILE.format(rank=rank) for rank in range(self._trainer.ranks.size)]
+        for file in self._file.parent.glob(FILE.format(rank="*")):
+            if file.name not in own:
+                file.unlink(missing_ok=True)
 
     def _write(self, storages: list[torch.UntypedStorage]) -> None:
         try:

@@ -82,3 +82,12 @@ def test_a_disk_without_room_is_told_of_with_the_bytes(make, tmp_path):
     (tmp_path / FILE.format(rank=0)).mkdir()
     with pytest.raises(RunError, match=r"takes \d+ bytes of weights and optimizer state"):
         KeptAside(make(), str(tmp_path)).release()
+
+
+def test_what_a_killed_trainer_of_more_ranks_has_left_is_removed(make, tmp_path):
+    for rank in (0, 1, 10):
+        (tmp_path / FILE.format(rank=rank)).touch()
+    aside = KeptAside(make(), str(tmp_path))
+    assert [file.name for file in tmp_path.glob(FILE.format(rank="*"))] == [FILE.format(rank=0)]
+    aside.close()
+    assert not list(tmp_path.glob(FILE.format(rank="*")))
