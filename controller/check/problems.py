@@ -27,6 +27,7 @@ from controller.check.sandbox import sandbox_remarks
 from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
+from controller.config.places import run_folder
 from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME, format_of, open_table
 from protocol.engines import ENGINES
@@ -99,7 +100,7 @@ def _check_promise(config: Config) -> Findings:
 
 
 def _model_directory(config: Config) -> Path:
-    base = Path(config.run.dir) / config.run.name if config.model.factory else Path.cwd()
+    base = run_folder(config) if config.model.factory else Path.cwd()
     return base / config.model.path
 
 
@@ -258,7 +259,7 @@ def _check_port(config: Config) -> Findings:
         try:
             probe.bind(("" if host == "*" else host.strip("[]"), int(port)))
         except OSError as error:
-            run, bind = Path(config.run.dir) / config.run.name, config.controller.bind
+            run, bind = run_folder(config), config.controller.bind
             text = f"{bind} cannot be bound: {error.strerror}. Choose another port, or `auto`."
             own = f" Is it this run, at work already? `launch.py status {run}` says how it stands."
             yield Finding("error", "controller.bind", text + own * exists(run / "run.db"))

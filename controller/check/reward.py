@@ -6,12 +6,12 @@ may cost money or change something; the call is made in another process, with th
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from controller.check.data import Level, Remark, Sample, kind_of
 from controller.check.named_rewards import named_problems, unscored_remarks
 from controller.check.source import Definition, look_up
 from controller.config.models import Config
+from controller.config.places import run_folder
 from protocol.asking import ask
 from protocol.errors import Unanswered
 from protocol.rewards.kinds import KINDS, FunctionReward, NamedReward, entry_of
@@ -146,7 +146,7 @@ def _called(config: Config, key: str, entry: NamedReward, scored: Sequence[Sampl
         question = {
             "reward": entry.model_dump_json(),
             "place": (
-                str(Path(config.run.dir) / config.run.name),
+                str(run_folder(config)),
                 config.reward.device,
                 config.reward.sandbox,
             ),

@@ -143,6 +143,12 @@ def file_meant(file: Path) -> str:
     return f"Did you mean {near[0]}? " if near else ""
 
 
+def run_folder(config: Config) -> Path:
+    """The run directory: the one that `run.resume` names, or `run.dir/run.name`."""
+    run = config.run
+    return Path(run.dir) / run.name if run.resume in ("auto", "never") else Path(run.resume)
+
+
 def from_checkpoint(config: Config) -> Config:
     """The configuration with the checkpoint that `run.resume` may name as the model of a new run.
 

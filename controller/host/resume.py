@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.config.models import Config
+from controller.config.places import run_folder
 from controller.core.core import Core
 from controller.data.initial_weights import replaced_weights
 from controller.data.moved_files import as_lies_now
@@ -230,8 +231,7 @@ def why_refused(config: Config) -> str | None:
 
     None if it may be resumed, or there is no run to resume.
     """
-    run = config.run
-    directory = Path(run.dir) / run.name if run.resume in ("auto", "never") else Path(run.resume)
+    run, directory = config.run, run_folder(config)
     if (pid := controller_of(directory)) is not None:
         return in_use(directory, pid)
     if run.resume == "never" or run.durability == "off":

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from controller.config.evaluation import copies_problem
 from controller.config.models import Config
+from controller.config.places import run_folder
 from controller.core.state.agents.episode_figures import overhead_figures
 from controller.core.state.evaluation_report import Answered, line
 from controller.core.worker_settings import worker_settings
@@ -60,8 +61,7 @@ class Evaluee(NamedTuple):
 
 def _directory(given: str, config: Config) -> Path:
     """The directory of a model or an adapter. Raises: ConfigError if it has none."""
-    run = Path(config.run.dir) / config.run.name
-    newest = newest_checkpoint(run)
+    newest = newest_checkpoint(run_folder(config))
     directory = Path(given or newest or _initial_model(config))
     if not any(is_file(directory / name) for name in ("config.json", ADAPTER_CONFIG)):
         like = f", such as {newest}" if newest else ""
@@ -74,7 +74,7 @@ def _directory(given: str, config: Config) -> Path:
 
 def _initial_model(config: Config) -> Path:
     """Directory of the initial model, also if a factory made it."""
-    return Path(config.run.dir) / config.run.name / config.model.path
+    return run_folder(config) / config.model.path
 
 
 def _model_below(adapter: Path, config: Config) -> Path:
@@ -107,8 +107,8 @@ def evaluate(
     if problem := copies_problem(samples, config.evaluation.sampling):
         raise ConfigError(f"{name} {problem}")
     held_out = _read(config, rows)
-    run = str(Path(config.run.dir) / config.run.name)
-    settings = worker_settings(config, run, import_paths).model_copy(update={"is_colocated": False})
+    settings = worker_settings(config, str(run_folder(config)), import_paths)
+    settings = settings.model_copy(update={"is_colocated": False})
     if evaluee.adapter:
         lora = lora_of(Path(evaluee.adapter))
         trainer = settings.trainer.model_copy(update={"lora": lora})

@@ -182,3 +182,11 @@ def test_an_adapter_without_its_model_is_told(config, adapter):
 def test_a_checkpoint_that_is_there_is_proposed(config, adapter):
     with pytest.raises(ConfigError, match=rf"/none holds no model.*--checkpoint DIR, such as {adapter}, or"):
         evaluate(config, Evaluee("/none"), rows=1)
+
+
+def test_the_run_that_a_configuration_resumes_is_meant_wherever_it_lies(config, asked, adapter):
+    elsewhere = config.run.model_copy(update={"name": "two", "resume": str(adapter.parents[1])})
+    config = config.model_copy(update={"run": elsewhere})
+    evaluate(config, Evaluee(), rows=1)
+    assert asked[-1]["adapter"] == str(adapter)
+    assert asked[-1]["directory"] == str(adapter.parents[1] / "model")
