@@ -28,7 +28,7 @@ integration/test_killed_while_starting.py: workers/children/pool
 integration/test_prompts_of_a_shell.py: controller/host/shell
 integration/test_reasoning_gym_rewards.py: workers/reward/kinds/reasoning_gym
 integration/test_reconnections.py: protocol/wire/dead_links
-integration/test_remote_workers.py: controller/cli/remote workers/host/find_model workers/host/stop
+integration/test_remote_workers.py: controller/cli/remote workers/host/stop
 integration/test_reward_memory.py: workers/children/keeper
 integration/test_reward_pool.py: workers/children/packets workers/children/pipe workers/children/process
  workers/reward/child workers/reward/process

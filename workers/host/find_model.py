@@ -27,7 +27,8 @@ async def find_model(settings: WorkerSettings, link: Link) -> str:
     an engine of the user's may not need one.
     """
     directory = model_directory(settings)
-    if is_file(Path(directory) / "config.json"):
+    # who shares a device runs beside the controller, and may be told to take it before an answer comes
+    if is_file(Path(directory) / "config.json") or settings.is_colocated:
         return directory
     link.send(FetchModel())
     message, frames = await link.receive()
