@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 import torch
 
+from protocol.errors import RunError
 from workers.trainer import checkpoints
 from workers.trainer.checkpoints import newest_checkpoint, prepare, read_state, write_checkpoint
 from workers.trainer.saved.shares import Share
@@ -139,6 +140,15 @@ def test_only_the_newest_are_kept_and_ten_is_newer_than_nine(write):
     assert newest_checkpoint(path.parent) == path
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["step_10", "step_9"]
     assert newest_checkpoint(path.parent / "nothing") is None
+
+
+def test_a_model_that_is_gone_is_told_of_and_no_disk(write, model_directory):
+    (model_directory / "config.json").unlink()
+    with pytest.raises(RunError, match=r"/model, .* has no config\.json any more\. Put the model back"):
+        write(1)
+    model_directory.rmdir()
+    with pytest.raises(RunError, match=r"no config\.json any more"):
+        write(2)
 
 
 def test_a_checkpoint_has_all_chat_templates_of_the_model(write, model_directory):
