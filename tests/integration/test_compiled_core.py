@@ -53,6 +53,26 @@ print(core.__file__, flush=True)
 asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 """
 
+COLOCATED = """
+import asyncio, sys
+from pathlib import Path
+from test_colocated_run import settings
+from test_whole_runs import run_to_the_end
+from controller.core import core
+
+print(core.__file__, flush=True)
+asyncio.run(run_to_the_end(settings(Path(sys.argv[1]), steps=2)))
+"""
+REPLAY = """
+import sys
+from pathlib import Path
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+
+with Recording(Path(sys.argv[1])) as recording:
+    assert replay(recording).is_equal, replay(recording)
+"""
+
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
@@ -116,6 +136,14 @@ async def test_a_run_goes_on_from_one_to_the_other_and_back(compiled, tmp_path):
         assert output.startswith(str(compiled)) == (switch == compiled)
         assert code == (0 if last == 99 else -9)
     check_whole(tmp_path / "run")
+
+
+async def test_the_sources_replay_its_run_of_one_device(compiled, tmp_path):
+    code, output = await run(COLOCATED, tmp_path, switch=compiled)
+    assert output.startswith(str(compiled))
+    assert code == 0, output
+    code, output = await run(REPLAY, tmp_path / "run", switch="0")
+    assert code == 0, output
 
 
 async def test_the_view_shows_it(compiled):

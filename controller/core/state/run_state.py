@@ -64,8 +64,11 @@ class RunState:
 
     device: Device
     """Which side may use the device of a colocated run; "own" in any other run."""
-    device_figures: dict[str, float]
-    """Metrics of the device of a colocated run since it began: changes of side, and memory in use."""
+    device_figures: dict[str, int | float]
+    """Metrics of the device of a colocated run since it began: changes of side, and memory in use.
+
+    A count is an int: of `dict[str, float]` a compiled core makes 4.0 of it, which is another command.
+    """
 
     def __init__(self, config: Config, strategies: Strategies) -> None:
         self.config = config
