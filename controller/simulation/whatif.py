@@ -253,8 +253,7 @@ def _start_over(
     found = []
     for name, strategy in (("own", own), ("other", other)):
         config = change_config(strategy, [*cluster, *workers, *limits])
-        strategies = recording.strategies(config)
-        simulation = Simulation(config, seed=seed, with_digest=False, strategies=strategies)
+        simulation = Simulation(config, seed=seed, with_digest=False, strategies=recording.strategies(config))
         use_lengths(simulation, config, measured.lengths, seed)
         bound = config.staleness.max_staleness
         found.append(figures(simulation, measured, name, bound=bound, skip=skip, tell=tell))
