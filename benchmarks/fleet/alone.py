@@ -62,9 +62,7 @@ class Alone:
         self.stepper = Stepper(self.store, Core(made, load_strategies(made)), on_skip=print)
         self.now, self.count, self.deltas = 0.0, 0, 0
         self.collector = Collector()
-        self.waiting: list[tuple[Event | list[bytes], Frames | str]] = [
-            (events.Started(seeds=events.SEEDS), ())
-        ]
+        self.waiting: list[tuple[Event | list[bytes], Frames | str]] = [(events.Started(events.RULES), ())]
         self.workers: dict[str, SimulatedRollout | SimulatedReward | SimulatedTrainer] = {}
         self.due: list[tuple[float, str]] = []
         self.rows, self.read = rows(), 0

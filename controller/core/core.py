@@ -241,8 +241,8 @@ class Core:
         match event:
             case Received(peer, message):
                 self._received(peer, message)
-            case Started(seeds):
-                self.state.seeds = seeds
+            case Started(rules):
+                self.state.rules = rules
                 self.membership.start()
                 self.limits.restart()
             case Restarted():

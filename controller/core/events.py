@@ -3,16 +3,20 @@
 Invariant: an event is plain data, journalled under its tag before the core sees it; a tag is never reused.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
 from protocol.messages.record import record
 
-SeedRule = Literal["mersenne", "blake2b"]
-"""How the seed of a response comes from its name: by `random.Random` of the name, or by its BLAKE2b, in a
-sixth of the time."""
-SEEDS: SeedRule = "blake2b"  # of new runs
+OLD_RULES, RULES = 1, 2
+"""What new runs decide otherwise than those of older releases, which keep their rules to their end.
+
+| rules | seed of a response | a reward that is compared with no other |
+|---|---|---|
+| 1 | by `random.Random` of its name | is divided by 1e-6 where rewards are divided by their deviation |
+| 2 | by BLAKE2b of its name, in a sixth of the time | is divided by 1 |
+"""
 
 
 @record
@@ -20,7 +24,7 @@ class Started:
     """The run begins: the core asks for workers and prompts."""
 
     tag: ClassVar[int] = 1
-    seeds: SeedRule = "mersenne"  # what older releases had, whose journals do not say it
+    rules: int = OLD_RULES  # of older releases, whose journals do not say it
 
 
 @record

@@ -13,7 +13,7 @@ from typing import get_args
 
 import msgpack
 
-from controller.core.commands import Command, Send
+from controller.core.commands import Command, ReportStep, Send
 from protocol.messages import by_tag
 from protocol.wire.codec import to_fields
 
@@ -28,6 +28,23 @@ def fingerprint(wanted: Sequence[Command]) -> bytes:
     if not wanted:
         return NOTHING
     return blake2b(_pack([_values(command) for command in wanted]), digest_size=SIZE_BYTES).digest()
+
+
+def is_of(known: bytes | None, wanted: Sequence[Command]) -> bool:
+    """Whether a journal's fingerprint is of these commands; None, of an event without one, is of any.
+
+    Compiled cores of older releases gave the count `device/changes` as a float.
+    """
+    if known is None or known == fingerprint(wanted):
+        return True
+    return known == fingerprint([_as_compiled_before(command) for command in wanted])
+
+
+def _as_compiled_before(command: Command) -> Command:
+    count = command.metrics.get("device/changes") if isinstance(command, ReportStep) else None
+    if not isinstance(command, ReportStep) or not isinstance(count, int):
+        return command
+    return ReportStep({**command.metrics, "device/changes": float(count)})
 
 
 def _values(command: Command) -> tuple[object, ...]:

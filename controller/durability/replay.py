@@ -15,7 +15,7 @@ from controller.config.models import Config
 from controller.core.commands import Command, Send
 from controller.core.core import Core
 from controller.core.events import Event, Received, Restarted
-from controller.durability.fingerprint import fingerprint
+from controller.durability.fingerprint import is_of
 from controller.durability.recording import Recorded, Recording
 from controller.durability.release import known_config
 from protocol.errors import RunError, StaleFlowError
@@ -105,7 +105,7 @@ def replay(
         verdict.compared += recorded.fingerprint is not None
         verdict.unfingerprinted += recorded.fingerprint is None
         on_turn(turn)
-        if recorded.fingerprint not in (None, fingerprint(turn.commands)):
+        if not is_of(recorded.fingerprint, turn.commands):
             verdict.difference = turn
             break
     verdict.steps, verdict.finished = core.state.steps, core.state.finished

@@ -13,7 +13,7 @@ from typing import Any
 from controller.core.commands import ReportStep
 from controller.core.core import Core
 from controller.core.events import PeerFaulted, Received
-from controller.durability.fingerprint import fingerprint
+from controller.durability.fingerprint import is_of
 from controller.durability.recording import Recorded, Recording
 from controller.durability.release import ReleasePart
 from controller.durability.replay import CoreFailed, in_words, turns
@@ -65,7 +65,7 @@ def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
     for recorded, wanted in turns(recording, past.core, after, until):
         past.now, past.replayed = recorded.now, past.replayed + 1
         past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
-        if recorded.fingerprint not in (None, fingerprint(wanted)):
+        if not is_of(recorded.fingerprint, wanted):
             raise RunError(_decides_otherwise(recording, recorded))
     return past
 

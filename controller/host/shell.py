@@ -85,7 +85,7 @@ class Shell:
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
-        self._first_events: list[events.Event] = [events.Started(seeds=events.SEEDS)]
+        self._first_events: list[events.Event] = [events.Started(events.RULES)]
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
         self.has_begun = False  # whether the initial model is there, and the core at work
         self._over = asyncio.Event()

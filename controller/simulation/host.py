@@ -27,7 +27,7 @@ from controller.core.commands import (
 )
 from controller.core.core import Core
 from controller.core.events import (
-    SEEDS,
+    RULES,
     Event,
     HeldOutRead,
     PromptsRead,
@@ -137,7 +137,7 @@ class Simulation:
         `patience_s` of virtual time.
         """
         if not self._is_begun:
-            self._deliver(Started(seeds=SEEDS))
+            self._deliver(Started(RULES))
         self._faults.start(self._at, self._strike)
         heap, outcome = self._heap, self.outcome
         while heap and not self.core.state.finished:

@@ -1,7 +1,7 @@
 """`max_staleness: 0` is a plain sequential loop: the same prompts, responses, rewards and losses."""
 
 import json
-import random
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
@@ -43,7 +43,8 @@ def sequential_losses(config, model: Path) -> list[tuple[float, float, list[int]
         prompts = [tokenizer(row["prompt"])["input_ids"] for row in batch]
         keys = [(g, m, 1) for g in groups for m in range(config.rollout.group_size)]
         for group, member, _ in keys:
-            seed = random.Random(f"{config.run.seed}/{group}.{member}").getrandbits(52)
+            name = f"{config.run.seed}/{group}.{member}".encode()
+            seed = int(blake2b(name, digest_size=8).hexdigest()[:13], 16)  # 52 bits
             prompt = prompts[group - groups[0]]
             engine.add(Generation((group, member, 1), prompt, [], config.rollout.max_response_tokens, seed))
         responses = _generate(engine, keys)

@@ -10,7 +10,7 @@ from controller.config.strategies import load_strategies
 from controller.core import commands
 from controller.core.commands import Command, Send
 from controller.core.core import Core
-from controller.core.events import SEEDS, Event, PromptsRead, Received, Started
+from controller.core.events import RULES, Event, PromptsRead, Received, Started
 from controller.durability.damage import event_checksum
 from controller.durability.fingerprint import fingerprint
 from controller.durability.release import release as release_here
@@ -66,7 +66,7 @@ class AnsweredRun:
             }
             for name, value in facts.items():
                 self.store.put_fact(name, value)
-        self.inbox: deque[Event] = deque([Started(seeds=SEEDS)])
+        self.inbox: deque[Event] = deque([Started(RULES)])
         for name, role in (("rollout-0", "rollout"), ("rollout-1", "rollout"), ("reward-0", "reward")):
             self.join(name, role)
         self.join("trainer", "trainer")

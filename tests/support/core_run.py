@@ -5,7 +5,7 @@ from controller.config.strategies import load_strategies
 from controller.core.commands import Send
 from controller.core.core import Core
 from controller.core.events import (
-    SEEDS,
+    RULES,
     PromptsRead,
     Received,
     Started,
@@ -17,7 +17,7 @@ from protocol.messages import Attach, Delta, Generated
 class Run:
     """A core with one of each worker attached, and a clock that moves by hand."""
 
-    def __init__(self, *, instances=1, version=0, seeds=SEEDS, **sections) -> None:
+    def __init__(self, *, instances=1, version=0, rules=RULES, **sections) -> None:
         self.config = Config.model_validate(
             {
                 "run": {"steps": 2},
@@ -35,7 +35,7 @@ class Run:
         self.core = Core(self.config, load_strategies(self.config))
         self.now = 0.0
         self.commands: list = []
-        self.do(Started(seeds=seeds))
+        self.do(Started(rules))
         for name, role in (("trainer", "trainer"), ("reward-0", "reward")):
             self.attach(name, role)
         for i in range(instances):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
-from controller.core.events import SeedRule
+from controller.core.events import OLD_RULES
 from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.agents.episodes import Beginnings, Episode
 from controller.core.state.batches.contributions import Batch
@@ -106,8 +106,7 @@ class RunState:
         self.started = 0  # started groups, without those that were withdrawn or removed
         self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0
         self.strategy_settings = Settings(**knobs(config))
-        self.epoch = 1  # controller processes that the run has had
-        self.seeds: SeedRule = "mersenne"  # as `Started` says
+        self.epoch, self.rules = 1, OLD_RULES  # controller processes so far; what `Started` says
         self.steps = 0  # train steps finished
         self.ending: str | None = None  # why the run is to end; None while it goes on
         self.ending_is_success = True
@@ -205,7 +204,7 @@ class RunState:
         again = f"/{group.starts}" if group.starts > 1 else ""
         if group.episodes:
             again = f"/{group.episode_of(member).trial}.{trajectory.turns}"
-        return noise(f"{self.config.run.seed}/{number}.{member}{again}", self.seeds)
+        return noise(f"{self.config.run.seed}/{number}.{member}{again}", self.rules)
 
     def environment_seed(self, group: Group) -> int:
         """The seed that a group's environments are told: the same for all its episodes, in each trial.
@@ -215,7 +214,7 @@ class RunState:
         name = (
             f"environment/evaluation/{group.source_row}" if group.is_evaluation else f"environment/{group.id}"
         )
-        return noise(f"{self.config.run.seed}/{name}", self.seeds)
+        return noise(f"{self.config.run.seed}/{name}", OLD_RULES)  # as `launch.py eval` draws it
 
     def requeue(self, trajectory: Trajectory) -> None:
         """Queue a trajectory of a started group for an instance."""
@@ -276,12 +275,12 @@ class RunState:
 _sources: list[random.Random] = []  # idle generators of `noise`
 
 
-def noise(name: str, rule: SeedRule) -> int:
+def noise(name: str, rules: int) -> int:
     """52 bits, a function of the name alone.
 
-    By the rule "mersenne" they are `Random(name).getrandbits(52)`, which would be seeded twice.
+    By OLD_RULES they are `Random(name).getrandbits(52)`, which would be seeded twice.
     """
-    if rule == "blake2b":
+    if rules > OLD_RULES:
         return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") >> 12
     source = _sources.pop() if _sources else random.Random(0)
     source.seed(name)

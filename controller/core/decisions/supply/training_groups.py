@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from controller.core.commands import DropPayload, Warn
 from controller.core.effects import recall
 from controller.core.effects.futile_groups import FutileGroups
+from controller.core.events import OLD_RULES
 from controller.core.state.agents.episode_rewards import says_what_turns_earned, turn_rewards
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from strategies.outcomes import EPSILON, TurnsView, outcomes, overlong_penalties
+from strategies.outcomes import ALONE, EPSILON, TurnsView, outcomes, overlong_penalties
 
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits, and reading on is pointless
 
@@ -65,7 +66,8 @@ class TrainingGroups:
         self._filtered.reset()
         lengths, trainer = group.response_lengths, self.state.config.trainer
         most = self.state.longest_response(group)
-        group.outcomes = outcomes(group.rewards, lengths, settings=trainer, max_tokens=most)
+        alone = self._divisor_alone()
+        group.outcomes = outcomes(group.rewards, lengths, settings=trainer, max_tokens=most, alone=alone)
         if self.state.config.agent.turn_rewards and group.episodes:
             penalties = overlong_penalties(lengths, settings=trainer, max_tokens=most)
             group.turn_outcomes = self._credit(group, penalties if says_what_turns_earned(group) else ())
@@ -125,8 +127,13 @@ class TrainingGroups:
         """The advantage of each turn of each response."""
         agent, trainer = self.state.config.agent, self.state.config.trainer
         rewards = tuple(map(tuple, turn_rewards(group, penalties)))
-        view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale)
+        alone = self._divisor_alone()
+        view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale, alone)
         return tuple(map(tuple, self.state.strategies.credit(view)))
+
+    def _divisor_alone(self) -> float:
+        """Divides a reward that is compared with no other: as the rules of the run have it."""
+        return ALONE if self.state.rules > OLD_RULES else EPSILON
 
     def _filtered_rewards(self, group: Group) -> str:
         """The rewards that the filter judged, for people."""

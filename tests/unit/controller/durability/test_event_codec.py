@@ -29,7 +29,7 @@ MESSAGES = [
 ]
 EVENTS: list[events.Event] = [
     events.Started(),
-    events.Started(seeds="blake2b"),
+    events.Started(events.RULES),
     *(events.Received("01ab", message) for message in MESSAGES),
     events.PeerFaulted("01ab", "broke the protocol"),
     events.WorkerExited("rollout-0", "rollout", -9, "last\nwords"),
@@ -70,7 +70,7 @@ def test_nested_tuples_come_back_with_their_names() -> None:
         (True,),
         (99,),
         (1, "another rule"),
-        (1, "blake2b", "surplus"),
+        (1, 2, "surplus"),
         (3, "01ab"),
         (3, "01ab", 5),
         (4, "name", "gardener", 0, ""),
@@ -104,8 +104,8 @@ def test_what_an_older_release_has_kept_has_the_defaults_of_the_fields_that_it_d
     )
 
 
-def test_the_beginning_of_a_run_of_an_older_release_has_the_seeds_of_that_release() -> None:
-    assert decode_event(pack((1,))) == events.Started(seeds="mersenne")
+def test_the_beginning_of_a_run_of_an_older_release_has_the_rules_of_that_release() -> None:
+    assert decode_event(pack((1,))) == events.Started(events.OLD_RULES)
     assert decode_event(pack((5, 16, 8, True))) == events.PromptsRead(16, 8, True)
 
 

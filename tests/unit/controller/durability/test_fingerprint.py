@@ -10,7 +10,7 @@ import pytest
 from controller.core import commands
 from controller.core.commands import Send
 from controller.core.state.kept_samples import KeptGroup
-from controller.durability.fingerprint import NOTHING, SIZE_BYTES, fingerprint
+from controller.durability.fingerprint import NOTHING, SIZE_BYTES, fingerprint, is_of
 from protocol.messages import Close, Retire, Route, SaveCheckpoint, Segment
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -53,6 +53,18 @@ def test_every_kind_of_command_has_one_of_its_own():
 )
 def test_what_differs_at_all_has_another(one, other):
     assert fingerprint(one) != fingerprint(other)
+
+
+@pytest.mark.parametrize(
+    ("known", "is_it"), [({"a": 1, "device/changes": 4.0}, True), ({"a": 1.0, "device/changes": 4}, False)]
+)
+def test_the_count_of_an_older_compiled_core_is_known_and_no_other_number(known, is_it):
+    wanted = [Send("a", Retire(3)), commands.ReportStep({"a": 1, "device/changes": 4})]
+    before = fingerprint([wanted[0], commands.ReportStep(known)])
+    assert is_of(before, wanted) == is_it
+    assert is_of(fingerprint(wanted), wanted)
+    assert is_of(None, wanted)
+    assert not is_of(NOTHING, wanted)
 
 
 def test_another_process_with_another_hash_seed_finds_the_same():

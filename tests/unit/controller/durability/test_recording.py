@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from controller.config.models import Config
-from controller.core.events import Started
+from controller.core.events import RULES, Started
 from controller.durability import recording as recording_module
 from controller.durability.fingerprint import NOTHING
 from controller.durability.recording import Recording
@@ -31,7 +31,7 @@ def test_a_finished_run_is_read_without_leaving_a_trace(tmp_path):
             history = list(recording.events())
             assert recording.config().run.steps == 1
         assert [recorded.number for recorded in history] == list(range(1, len(history) + 1))
-        assert history[0].event == Started()
+        assert history[0].event == Started(RULES)
         assert history[0].fingerprint not in (None, NOTHING)
         assert None not in [recorded.fingerprint for recorded in history]
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.db"]
