@@ -12,10 +12,11 @@ from protocol.messages.record import record
 OLD_RULES, RULES = 1, 2
 """What new runs decide otherwise than those of older releases, which keep their rules to their end.
 
-| rules | seed of a response | a reward that is compared with no other |
+| | rules 1 | rules 2 |
 |---|---|---|
-| 1 | by `random.Random` of its name | is divided by 1e-6 where rewards are divided by their deviation |
-| 2 | by BLAKE2b of its name, in a sixth of the time | is divided by 1 |
+| seed of a response | by `random.Random` of its name | by BLAKE2b of its name, in a sixth of the time |
+| a reward that is compared with no other | is divided by 1e-6 under `group_std` | is divided by 1 |
+| a due checkpoint that was lost with its trainer | is left out | is made after the next step |
 """
 
 

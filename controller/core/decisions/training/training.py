@@ -12,6 +12,7 @@ from statistics import fmean
 from controller.core.commands import KeepSamples, ReportStep, Warn
 from controller.core.decisions.training.logprob_drift import LogprobDrift
 from controller.core.decisions.training.trainer_batches import TrainerBatches
+from controller.core.events import OLD_RULES
 from controller.core.state.accounts import without_rollout
 from controller.core.state.batches.contributions import Batch, Contribution, ages_of
 from controller.core.state.batches.figures import BatchFigures
@@ -41,6 +42,7 @@ class Training:
         self.batch: tuple[int, ...] = ()  # consumed groups whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being written
         self._is_checkpoint_ordered = False  # whether an operator wants that one
+        self._lost_checkpoint: int | None = None  # that a lost trainer was writing; None with a trainer
         self._idle_since: float | None = None
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
         self._ready_at: float | None = None  # since when no straggler holds that batch back
@@ -230,12 +232,17 @@ class Training:
         self._idle_since = self.state.now
         self.state.versions.passed = message.policy_version - 1
         self.trainer_batches.attach(trainer.peer, message.policy_version)
+        if self._lost_checkpoint is not None and self._lost_checkpoint > self.trainer_batches.saved_version:
+            self.state.is_save_wanted = True  # where it has not completed it
+        self._lost_checkpoint = None
         self.save_if_due(trainer)
 
     def on_lost(self) -> None:
         """The trainer is gone; its successor resumes from a checkpoint with the batches kept since."""
         self.trainer_batches.lose()
         self.state.is_save_wanted |= self.checkpoint_of is not None and self._is_checkpoint_ordered
+        if self.checkpoint_of is not None and self.state.rules > OLD_RULES:
+            self._lost_checkpoint = self.checkpoint_of
         self.checkpoint_of = self.held_until = None
 
     def on_finished(self, trainer: Worker, message: TrainStepFinished) -> bool:

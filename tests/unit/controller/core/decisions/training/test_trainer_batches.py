@@ -1,7 +1,17 @@
 """A trainer that is lost, event by event: what its successor gets, and what is said only once."""
 
+import pytest
+
 from controller.core.commands import DropPayload, Forget, ReadPrompts, ReportStep, Send, Spawn
-from controller.core.events import PromptsRead, Received, Restarted, StopRequested, WorkerExited
+from controller.core.events import (
+    OLD_RULES,
+    RULES,
+    PromptsRead,
+    Received,
+    Restarted,
+    StopRequested,
+    WorkerExited,
+)
 from protocol import messages
 from protocol.messages import Attach
 from tests.support.core_run import Run
@@ -146,6 +156,28 @@ def test_batches_go_on_while_a_checkpoint_is_written_and_one_is_written_at_a_tim
     assert not run.core.state.finished
     run.say("trainer", messages.CheckpointSaved(2, "step_2"))
     assert run.core.state.finished
+
+
+@pytest.mark.parametrize(
+    ("rules", "began_at", "saved"),
+    [(OLD_RULES, 0, []), (RULES, 0, [messages.SaveCheckpoint(3)]), (RULES, 2, [])],
+    ids=["older rules", "lost", "it was complete"],
+)
+def test_a_due_checkpoint_that_was_lost_with_its_trainer_is_made_after_the_next_step(rules, began_at, saved):
+    staleness = {"max_staleness": 3, "mu": 0.0, "synchronization": "greedy"}
+    trainer = {"batch_groups": 2, "checkpoint_steps": 2}
+    run = Run(rules=rules, run={"steps": 9}, staleness=staleness, trainer=trainer)
+    for step in (1, 2):
+        one_step(run, first=3 * step - 3)
+        run.say("trainer", messages.TrainStepFinished(step, 0.5, ()))
+    assert run.sent(messages.SaveCheckpoint) == [messages.SaveCheckpoint(2)]
+    one_step(run, first=6)
+    another_trainer(run, began_at)
+    for step in range(began_at + 1, 3):
+        run.say("second", messages.TrainStepFinished(step, 0.5, ()))
+        assert not run.sent(messages.SaveCheckpoint), "it has the next batch already"
+    run.say("second", messages.TrainStepFinished(3, 0.5, ()))
+    assert run.sent(messages.SaveCheckpoint) == saved
 
 
 def test_a_trainer_that_begins_where_no_batch_leads_on_ends_the_run():
