@@ -145,8 +145,10 @@ def test_a_command_gets_the_words_as_arguments_and_no_shell_sees_them(tmp_path):
 def test_a_command_that_leaves_a_program_behind_has_told_it(tmp_path, monkeypatch):
     monkeypatch.setattr("controller.view.exports.news.TIMEOUT_S", 2.0)
     os.mkfifo(tmp_path / "left")
-    told = run_command(["/bin/sh", "-c", f"cat {tmp_path}/left &"], "run", News("done", "end", "Done."))
-    os.close(os.open(tmp_path / "left", os.O_RDWR))  # cat reads to the end, and ends
+    writer = os.open(tmp_path / "left", os.O_RDWR)
+    script = f"exec 3< {tmp_path}/left; cat <&3 &"  # cat has it open before the shell ends
+    told = run_command(["/bin/sh", "-c", script], "run", News("done", "end", "Done."))
+    os.close(writer)  # cat reads to the end, and ends
     assert told == ""
 
 
