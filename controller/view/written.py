@@ -311,7 +311,7 @@ def quiet_s(run: Path, now: float) -> float:
     """Seconds since the run wrote to its journal or status; 0 if it has not. `now`: seconds since 1970."""
     written: list[float] = []
     for name in GROWING:
-        with suppress(FileNotFoundError):  # the write-ahead log goes when the controller ends
+        with suppress(OSError):  # the write-ahead log goes when the controller ends
             written.append((run / name).stat().st_mtime)
     return max(0.0, now - max(written, default=now))
 

@@ -198,6 +198,11 @@ def test_a_controller_that_writes_nothing_is_named_with_what_to_do(tmp_path):
     assert "stacks" in told["remedy"]
 
 
+def test_a_file_that_nobody_can_look_at_keeps_nobody_from_an_answer_either(tmp_path):
+    (tmp_path / "run.db-wal").symlink_to("run.db-wal")
+    assert written.quiet_s(tmp_path, 1_000.0) == 0.0
+
+
 def test_a_file_that_goes_while_it_is_looked_at_keeps_nobody_from_an_answer(tmp_path, monkeypatch):
     (tmp_path / "run.db-wal").write_text("all of it is in run.db by now")
     look = os.stat
