@@ -191,6 +191,7 @@ class Measured:
             "recompute_share": 0.0,
             "publish_s": _mean(self.publish_s),
             "pull_s": _mean(self.pull_s),
+            "pulls_at_once": 0,  # included in the run's own pulls
             "score_s": _mean(self.score_s),
             **({"offload_s": _mean(self.offload_s)} if self.offload_s else {}),
             "attach_s": 0.0,
