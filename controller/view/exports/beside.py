@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from controller.config.models import Config
-from controller.view.exports.outgoing import END_S, Outgoing
+from controller.view.exports.outgoing import END_S, Outgoing, identity
 from protocol.files import for_owner_only, plain_only
 from protocol.importing import python_path
 
@@ -36,14 +36,15 @@ Tell = Callable[[str], None]
 
 
 def outgoing(run: Path, config: Config, trackers: list[str] | None = None) -> Outgoing | None:
-    """What this run sends, and to whom; None without receivers."""
+    """What this run sends, and to whom; None without receivers. It has not written its status yet."""
     notify = config.notify
     wanted = list(config.logging.trackers) if trackers is None else trackers
     if not (wanted or notify.url or notify.command):
         return None
     written: dict[str, Any] = config.as_written().model_dump(mode="json")
     return Outgoing(
-        str(run), run_id(run), written, wanted, notify.url, list(notify.command), list(notify.events)
+        str(run), run_id(run), written, wanted, notify.url, list(notify.command), list(notify.events),
+        identity(run / "status.json"),
     )  # fmt: skip
 
 

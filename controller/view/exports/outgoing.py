@@ -47,6 +47,7 @@ class Outgoing:
     url: str = ""
     command: list[str] = field(default_factory=list)
     on: list[str] = field(default_factory=list)
+    status_before: list[int] = field(default_factory=list)  # `identity` of what an earlier controller left
 
 
 class Looker:
@@ -58,7 +59,6 @@ class Looker:
         self._metrics = Tail(self._run / "metrics.jsonl")
         self._evaluated = Tail(self._run / "evaluations.jsonl")
         self._status = self._run / "status.json"
-        self._status_before = _identity(self._status)  # of the controller before this one, if it was killed
         self._lines: list[Mapping[str, object]] = []
         self._evaluations: list[Line] = []
         self._bell = Bell(wanted.on)
@@ -124,7 +124,7 @@ class Looker:
 
     def _standing(self) -> list[News]:
         """Notifications of overdue waits and of failures, from status.json."""
-        if _identity(self._status) == self._status_before:
+        if identity(self._status) == self._wanted.status_before:
             return []
         try:
             status = json.loads(self._status.read_text())
@@ -159,13 +159,13 @@ class Looker:
                     self._tell(f"{key} was not told that the run is {one.event}: {failure}. The run goes on.")
 
 
-def _identity(file: Path) -> tuple[int, int] | None:
-    """What another file under this name has otherwise; None if there is none."""
+def identity(file: Path) -> list[int]:
+    """What another file under this name has otherwise; nothing if there is none."""
     try:
         found = file.stat()
     except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+        return []
+    return [found.st_ino, found.st_mtime_ns]
 
 
 def main() -> None:
