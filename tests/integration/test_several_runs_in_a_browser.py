@@ -4,6 +4,8 @@ import os
 import re
 from contextlib import contextmanager
 
+import pytest
+
 from controller.core.events import Received
 from controller.durability.store import Store
 from protocol.ids import PeerId
@@ -15,6 +17,8 @@ from tests.support.shown_run import cut, recorded
 __all__ = ["browser"]  # a fixture
 pytestmark = needs_chromium
 CONTROLS = "nav a:has-text('Controls')"
+FRAMES = 6_000  # of the browser, until somebody must have asked
+WAY = {"reading": {"number": 1, "last": 60}, "said": {}}  # an answer while the journal is read
 STANDS = "The run does not go on, so nobody could obey."
 
 
@@ -31,8 +35,13 @@ def go_on(run):
     (run.parent / f".{run.name}.lock").write_text(str(os.getpid()))
 
 
+def still_read(route):
+    """Answer that the journal is not read as far yet."""
+    route.fulfill(status=202, json=WAY)
+
+
 @contextmanager
-def held(page, address):
+def held(page, address, answer=lambda route: route.continue_()):
     """Answers at this address come when the block has ended; what it gives waits for the first question."""
     waiting, is_over = [], False
 
@@ -43,14 +52,17 @@ def held(page, address):
             waiting.append(route)
 
     def wait_for_first():
-        while not waiting:
+        for _ in range(FRAMES):
+            if waiting:
+                return
             page.evaluate("() => new Promise((done) => requestAnimationFrame(done))")
+        pytest.fail(f"Nobody has asked for {address}.")
 
     page.route(address, hold)
     yield wait_for_first
     is_over = True
     for route in waiting:
-        route.continue_()
+        answer(route)
 
 
 def test_controls_of_a_run_that_has_just_begun_to_go_on_are_there_at_once(browser, tmp_path):
@@ -104,10 +116,9 @@ def test_answers_to_the_orders_of_a_run_are_asked_of_that_run(browser, tmp_path)
 
 def test_who_steps_where_the_journal_is_still_read_goes_to_no_event_of_another_run(browser, tmp_path):
     runs = [recorded(tmp_path / name) for name in ("run", "long")]
-    way = {"reading": {"number": 1, "last": 60}, "said": {}}
     with viewed(*runs) as (base, token):
         page = opened(browser, (base, token), "#now?run=0")
-        page.route("**/runs/1/now*", lambda route: route.fulfill(status=202, json=way))
+        page.route("**/runs/1/now*", still_read)
         page.select_option("#run", "1")
         wait_for(page, "The journal is being read")
         for button in ("#back", "#forward", "#undecide", "#decision"):
