@@ -154,3 +154,21 @@ def test_a_ninth_run_is_compared_only_in_the_place_of_another_one(browser, tmp_p
         assert chosen == [True] * 8 + [False] * 2
         page.unroute_all(behavior="wait")
         page.close()
+
+
+def test_a_second_of_a_run_that_was_left_is_asked_for_no_more(browser, tmp_path):
+    runs = [recorded(tmp_path / "run"), stopped(tmp_path / "short")]
+    address, asked = "**/runs/0/moment?second=*", []
+    with viewed(*runs) as (base, token):
+        page = opened(browser, (base, token), "#timeline?run=0")
+        where = page.locator("#where")
+        with page.expect_response(address), held(page, address, still_read) as first:
+            page.locator("canvas.timeline").click(position={"x": 400, "y": 30})
+            first()
+            page.select_option("#run", "1")
+            playwright.expect(where).to_contain_text("event 60 of 60")
+            page.on("request", lambda request: asked.append(request.url))
+        page.evaluate("fetch('/api/runs').then((answer) => answer.text())")
+        assert "/runs/0/" not in " ".join(asked)
+        assert where.inner_text().startswith("event 60 of 60")
+        page.close()

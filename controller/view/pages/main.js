@@ -41,7 +41,7 @@ async function ask(path, words = {}, options = {}) {
   const found = await answer.json().catch(() => ({ error: `The view answered with status ${answer.status}.` }));
   if (answer.status === 202) {
     if (isPatient !== true && !isPatient?.()) throw new reading.Reading(found);
-    byId("where").textContent = reading.inWords(found.reading);
+    if (run === here.run) byId("where").textContent = reading.inWords(found.reading);
     return ask(path, words, { ...options, run }); // whatever is shown by then
   }
   if (!answer.ok) throw new Error(found.error ?? `The view answered with status ${answer.status}.`);

@@ -62,9 +62,9 @@ function progress(found) {
 
 /** The run at that second, and what the worker whose lane was clicked had in hand. */
 async function openMoment(ask, go, second, who) {
-  const from = location.hash;
-  const moment = await ask("moment", { second }, { atMoment: false, isPatient: true }).catch(() => null);
-  if (moment !== null && location.hash === from) go({ page: "now", at: moment.number, who });
+  const from = location.hash, isPatient = () => location.hash === from;
+  const moment = await ask("moment", { second }, { atMoment: false, isPatient }).catch(() => null);
+  if (moment !== null && isPatient()) go({ page: "now", at: moment.number, who });
 }
 
 const isIdle = (kind) => kind.startsWith("idle") || kind.startsWith("waits");
