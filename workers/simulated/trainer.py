@@ -68,10 +68,11 @@ class SimulatedTrainer:
                 self._later(self._work(now, order, 0.0), messages.TrainedAhead(train_version))
                 self._ahead_s += self.busy_s - before_s
             case messages.Train(train_version, _, is_published):
+                began = max(now, self._free_s)  # after a change of the device, and after groups ahead
                 end, version = self._work(now, order, self.times.base_s), train_version + 1
                 metrics = (("loss", 0.0), ("time_s/ahead", self._ahead_s))[: 2 if order.ahead else 1]
                 self._ahead_s = 0.0
-                self._later(end, messages.TrainStepFinished(version, end - now, metrics))
+                self._later(end, messages.TrainStepFinished(version, end - began, metrics))
                 if is_published:  # instances have that version: it is made again, and not published
                     return []
                 if self.times.is_early:
