@@ -187,7 +187,8 @@ def test_a_run_is_taken_over_while_its_trainer_leaves_the_shared_device(tmp_path
 
 
 @pytest.mark.parametrize(
-    "planned", [{"train_base_s": 2.0}, {"engine": {"speeds": (1.0, 0.5)}}, {"pulls_at_once": 1, "pull_s": 1.0}]
+    "planned",
+    [{"train_base_s": 2.0}, {"engine": {"speeds": (1.0, 0.5)}}, {"pulls_at_once": 1, "pull_s": 1.0}],
 )
 def test_what_the_measured_times_contain_is_not_added_from_the_configuration_again(tmp_path, planned):
     recorded(tmp_path, simulation=planned)
