@@ -3,6 +3,7 @@
 import os
 import re
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -171,4 +172,42 @@ def test_a_second_of_a_run_that_was_left_is_asked_for_no_more(browser, tmp_path)
         page.evaluate("fetch('/api/runs').then((answer) => answer.text())")
         assert "/runs/0/" not in " ".join(asked)
         assert where.inner_text().startswith("event 60 of 60")
+        page.close()
+
+
+def is_post(answer):
+    """Whether this is the answer to something that was sent."""
+    return answer.request.method == "POST"
+
+
+def posted(page, address):
+    """What is sent to this address, which hears nothing of it: by path and body."""
+    sent = []
+
+    def take(route):
+        if route.request.method != "POST":
+            route.continue_()
+            return
+        sent.append((urlsplit(route.request.url).path, route.request.post_data_json))
+        route.fulfill(json={"answer": "done"})
+
+    page.route(address, take)
+    return sent
+
+
+def test_a_prediction_is_from_the_moment_and_of_the_run_that_stood_there_when_it_was_asked_for(
+    browser, tmp_path
+):
+    runs = [recorded(tmp_path / name) for name in ("run", "other")]
+    address = "**/runs/0/moment?event=*"
+    with viewed(*runs) as (base, token):
+        page = opened(browser, (base, token), "#whatif?run=0&at=40")
+        sent = posted(page, "**/whatif")
+        with page.expect_response(is_post), held(page, address, still_read) as first:
+            page.click("button:text-is('Predict')")
+            first()
+            page.evaluate("location.hash = '#whatif?run=1&at=7'")
+            playwright.expect(page.locator("#where")).to_contain_text("event 7 of")
+        now_s = page.evaluate("fetch('/api/runs/0/moment?event=40').then((answer) => answer.json())")["now_s"]
+        assert sent == [("/api/runs/0/whatif", {"changes": {}, "at_s": now_s})]
         page.close()

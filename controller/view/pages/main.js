@@ -31,18 +31,18 @@ async function fetchHere(address, options = {}) {
   return answer;
 }
 
-/** What the server says at an address of a run, of the one that is shown now if no other `run` is given; throws its sentence if it refuses, and Reading unless `isPatient`, or `isPatient()`. */
+/** What the server says at an address of a run; `run` and `at`, the event, are those that are shown now if no others are given. Throws its sentence if it refuses, and Reading unless `isPatient`, or `isPatient()`. */
 async function ask(path, words = {}, options = {}) {
+  const { atMoment, isPatient, run = here.run, at = here.at, ...rest } = options;
   const query = new URLSearchParams(words);
-  if (here.at !== null && options.atMoment !== false) query.set("event", here.at);
+  if (at !== null && atMoment !== false) query.set("event", at);
   const text = query.size ? `?${query}` : "";
-  const { atMoment, isPatient, run = here.run, ...rest } = options;
   const answer = await fetchHere(`/api/runs/${run}/${path}${text}`, rest);
   const found = await answer.json().catch(() => ({ error: `The view answered with status ${answer.status}.` }));
   if (answer.status === 202) {
     if (isPatient !== true && !isPatient?.()) throw new reading.Reading(found);
     if (run === here.run) byId("where").textContent = reading.inWords(found.reading);
-    return ask(path, words, { ...options, run }); // whatever is shown by then
+    return ask(path, words, { ...options, run, at }); // whatever is shown by then
   }
   if (!answer.ok) throw new Error(found.error ?? `The view answered with status ${answer.status}.`);
   if (TELL_MOMENT.includes(path)) here.told = found;

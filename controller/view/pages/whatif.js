@@ -35,9 +35,9 @@ function asking({ ask, go, here, fetchHere }, config, job) {
     ["", ...values].map((value) => make("option", { value, selected: value === (chosen.values[key] ?? "") }, value || `as now (${now})`))));
   const begin = async (event) => {
     event.preventDefault();
-    const { run } = here, changes = { ...chosen.values }; // the moment may take a while
+    const { run, at } = here, changes = { ...chosen.values }; // the moment may take a while
     try {
-      const moment = here.at === null ? null : await ask("moment", {}, { isPatient: true, run });
+      const moment = at === null ? null : await ask("moment", {}, { isPatient: true, run, at });
       await ask("whatif", {}, { ...POST, run, body: JSON.stringify({ changes, at_s: moment === null ? null : moment.now_s }) });
     } catch (error) {
       window.alert(error.message);
