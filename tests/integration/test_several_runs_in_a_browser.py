@@ -1,5 +1,6 @@
 """The view in a real browser: a run that begins to go on, and a change of the run while answers are late."""
 
+import json
 import os
 import re
 from contextlib import contextmanager
@@ -210,4 +211,35 @@ def test_a_prediction_is_from_the_moment_and_of_the_run_that_stood_there_when_it
             playwright.expect(page.locator("#where")).to_contain_text("event 7 of")
         now_s = page.evaluate("fetch('/api/runs/0/moment?event=40').then((answer) => answer.json())")["now_s"]
         assert sent == [("/api/runs/0/whatif", {"changes": {}, "at_s": now_s})]
+        page.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "field", "words", "button", "path", "asked"),
+    [
+        ("controls", "input[name=why] >> nth=0", "lunch", "Pause", "actions", ["run: Pause?"]),
+        ("controls", "input[name=worker]", "controller", "Stacks", "stacks", []),
+        ("whatif", "input[data-key='rollout.instances']", "5", "Predict", "whatif", []),
+    ],
+)
+def test_a_form_that_still_stands_is_of_its_own_run_and_not_of_the_one_just_chosen(
+    browser, tmp_path, where, field, words, button, path, asked
+):
+    runs, said = [stopped(tmp_path / name) for name in ("run", "other")], []
+    for run in runs:
+        go_on(run)
+    with viewed(*runs) as (base, token):
+        page = opened(browser, (base, token), f"#{where}?run=0")
+        page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.accept()))
+        sent = posted(page, f"**/{path}")
+        with held(page, "**/runs/1/moment*") as first:
+            page.fill(field, words)
+            page.select_option("#run", "1")
+            first()
+            with page.expect_response(is_post):
+                page.click(f"button:text-is('{button}')", force=True)
+        ((to, body),) = sent
+        assert to == f"/api/runs/0/{path}"
+        assert words in json.dumps(body)
+        assert said == asked
         page.close()

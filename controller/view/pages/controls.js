@@ -19,22 +19,22 @@ const SHOWN_ORDERS = 200; // answers that are remembered
 const answers = new Map(); // by run and event: what came of an order
 export const POST = { atMoment: false, method: "POST", headers: { "content-type": "application/json", "x-staleflow-act": "1" } };
 
-export async function render(tools) {
-  const { ask, here } = tools;
-  const run = here.runs[here.run];
-  const soFar = make("div", {});
+export async function render({ ask: askShown, go, here }) {
+  const number = here.run, run = here.runs[number];
+  const ask = (path, words, options) => askShown(path, words, { ...options, run: number }); // a form may stand there when another run is chosen
+  const soFar = make("div", {}), tools = { ask, go, here, number };
   const listed = card("Orders so far", soFar);
   list(soFar, tools).then(() => follow(soFar, tools));
   if (!here.mayAct) return [card("Controls", make("p", { class: "dim" }, "This view may only look (--read-only).")), listed];
   if (run.state !== "live") return [card("Controls", make("p", { class: "dim" }, "The run does not go on, so nobody could obey.")), listed];
-  return [...ORDERS.map((order) => form(order, ask, () => list(soFar, tools))), standing(ask), listed];
+  return [...ORDERS.map((order) => form(order, ask, run.name, () => list(soFar, tools))), standing(ask), listed];
 }
 
 /** One order, with the run's answer beside its button. */
-function form([action, title, words, argument], ask, after) {
+function form([action, title, words, argument], ask, name, after) {
   const answer = make("span", { role: "status" });
   return card(title, make("p", { class: "dim" }, words),
-    make("form", { onsubmit: (event) => { event.preventDefault(); give(ask, action, title, new FormData(event.target), answer).then(after); } },
+    make("form", { onsubmit: (event) => { event.preventDefault(); give(ask, name, { action, title }, new FormData(event.target), answer).then(after); } },
       make("div", { class: "row" }, argument ? make("input", { name: "argument", placeholder: argument, required: true, "aria-label": argument }) : null,
         make("input", { name: "why", placeholder: "why", "aria-label": "why" }), make("button", {}, title), answer)));
 }
@@ -43,14 +43,13 @@ function form([action, title, words, argument], ask, after) {
 function follow(place, tools) {
   setTimeout(async () => {
     if (!place.isConnected) return;
-    if (!document.hidden && tools.here.runs[tools.here.run].state === "live") await list(place, tools);
+    if (!document.hidden && tools.here.runs[tools.number].state === "live") await list(place, tools);
     follow(place, tools);
   }, AGAIN_MS);
 }
 
 /** The orders in the journal, and what the run answered to each; what stands there stays if nothing is new. */
-async function list(place, { ask, go, here }) {
-  const run = here.run;
+async function list(place, { ask, go, number: run }) {
   const { orders, error } = await ask("orders", {}, { atMoment: false }).catch((error) => ({ orders: [], error: error.message }));
   const shown = () => JSON.stringify([orders, error, orders.map((one) => answers.get(`${run} ${one.number}`))]);
   const draw = () => {
@@ -60,7 +59,7 @@ async function list(place, { ask, go, here }) {
   };
   draw();
   for (const { number } of orders.slice(0, MOST_ANSWERED).filter((one) => !answers.has(`${run} ${one.number}`))) {
-    const moment = await read(place, () => ask("moment", { event: number }, { atMoment: false, run })).catch(() => null);
+    const moment = await read(place, () => ask("moment", { event: number }, { atMoment: false })).catch(() => null);
     if (moment === null) return;
     answers.set(`${run} ${number}`, moment.event?.answer ?? null);
     if (answers.size > SHOWN_ORDERS) answers.delete(answers.keys().next().value);
@@ -84,7 +83,7 @@ function tableOf(orders, run, go) {
   };
   const whole = (words) => make("span", { class: "whole" }, words);
   return table(["event", "second", "who", "order", "why", "answer"], orders.map((one) => [
-    make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "why", at: one.number }); } }, String(one.number)),
+    make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "why", run, at: one.number }); } }, String(one.number)),
     whole(duration(one.now_s)), one.who, `${one.action} ${one.argument}`, make("span", { class: "long" }, one.why), outcome(one)]));
 }
 
@@ -104,9 +103,9 @@ function standing(ask) {
       make("input", { name: "worker", size: 32, placeholder: "controller, or a worker's name", required: true, "aria-label": "controller, or a worker's name" }), make("button", {}, "Stacks"))), found);
 }
 
-async function give(ask, action, title, words, answer) {
+async function give(ask, name, { action, title }, words, answer) {
   const argument = (words.get("argument") ?? "").trim();
-  if (!window.confirm(`${title}${argument ? ` ${argument}` : ""}?`)) return;
+  if (!window.confirm(`${name}: ${title}${argument ? ` ${argument}` : ""}?`)) return;
   answer.textContent = "…";
   try {
     const found = await ask("actions", {}, { ...POST, body: JSON.stringify({ action, argument, why: words.get("why") }) });

@@ -29,13 +29,14 @@ export async function render(tools) {
 }
 
 function asking({ ask, go, here, fetchHere }, config, job) {
-  const note = (key) => (event) => { if (event.target.value === "") delete chosen.values[key]; else chosen.values[key] = event.target.value; };
-  const number = ([key, words, now, least, most]) => make("label", {}, `${words} `, make("input", { class: "short", type: "number", min: least, max: most, placeholder: String(now(config)), value: chosen.values[key] ?? "", "data-key": key, oninput: note(key) }));
+  const { run, at: stood } = here, { values: wanted } = chosen; // the form may stand there when another run is chosen
+  const note = (key) => (event) => { if (event.target.value === "") delete wanted[key]; else wanted[key] = event.target.value; };
+  const number = ([key, words, now, least, most]) => make("label", {}, `${words} `, make("input", { class: "short", type: "number", min: least, max: most, placeholder: String(now(config)), value: wanted[key] ?? "", "data-key": key, oninput: note(key) }));
   const choice = (key, words, values, now) => make("label", {}, `${words} `, make("select", { "data-key": key, onchange: note(key) },
-    ["", ...values].map((value) => make("option", { value, selected: value === (chosen.values[key] ?? "") }, value || `as now (${now})`))));
+    ["", ...values].map((value) => make("option", { value, selected: value === (wanted[key] ?? "") }, value || `as now (${now})`))));
   const begin = async (event) => {
     event.preventDefault();
-    const { run, at } = here, changes = { ...chosen.values }; // the moment may take a while
+    const at = here.run === run ? here.at : stood, changes = { ...wanted }; // the moment may take a while
     try {
       const moment = at === null ? null : await ask("moment", {}, { isPatient: true, run, at });
       await ask("whatif", {}, { ...POST, run, body: JSON.stringify({ changes, at_s: moment === null ? null : moment.now_s }) });
@@ -46,7 +47,7 @@ function asking({ ask, go, here, fetchHere }, config, job) {
   };
   return make("form", { onsubmit: begin },
     make("div", { class: "row" }, NUMBERS.map(number),
-      make("label", {}, "batches in flight ", make("input", { class: "short", placeholder: String(config.staleness.in_flight_batches), value: chosen.values["staleness.in_flight_batches"] ?? "", "data-key": "staleness.in_flight_batches", oninput: note("staleness.in_flight_batches") })),
+      make("label", {}, "batches in flight ", make("input", { class: "short", placeholder: String(config.staleness.in_flight_batches), value: wanted["staleness.in_flight_batches"] ?? "", "data-key": "staleness.in_flight_batches", oninput: note("staleness.in_flight_batches") })),
       choice("staleness.strategy", "strategy", job.built_in.strategy, config.staleness.strategy), choice("staleness.routing", "routing", job.built_in.routing, config.staleness.routing),
       choice("staleness.keep_kv", "keep KV over a pull", ["true", "false"], config.staleness.keep_kv)),
     make("div", { class: "row" }, make("button", { disabled: job.state === "going" }, "Predict"),
