@@ -226,13 +226,13 @@ def test_a_lane_of_bins_ends_where_its_run_is_known_to(page):
     page.unroute_all(behavior="wait")
 
 
-@pytest.mark.parametrize("button", ["right", "middle"])
-def test_who_asks_the_browser_for_the_menu_of_a_timeline_stays_there(page, button):
+@pytest.mark.parametrize("how", [{"button": "right"}, {"button": "middle"}, {"modifiers": ["Control"]}])
+def test_who_asks_the_browser_for_the_menu_of_a_timeline_stays_there(page, how):
     open_tab(page, "Timeline")
     page.wait_for_selector("canvas.timeline[style*=width]")
     moments = []
     page.on("request", lambda request: moments.append(request.url) if "second=" in request.url else None)
-    page.locator("canvas.timeline").click(position={"x": 400, "y": 30}, button=button)
+    page.locator("canvas.timeline").click(position={"x": 400, "y": 30}, **how)
     page.evaluate("() => new Promise((done) => setTimeout(done))")  # it would have been asked for by then
     assert not moments
 

@@ -241,7 +241,11 @@ function listen(view, found, { seen, zoom, slide, shift, readout, open, show }, 
   const laneAt = (event) => { const y = event.clientY - view.getBoundingClientRect().top - TOP - bands.length * (BAND + GAP); return y < 0 ? undefined : found.lanes[Math.floor(y / ROW)]; };
   let pressed = null;
   view.addEventListener("wheel", (event) => { if (!event.ctrlKey && !event.shiftKey) return; event.preventDefault(); zoom((event.deltaY || event.deltaX) > 0 ? 1.5 : 1 / 1.5, second(event)); }, { passive: false });
-  view.addEventListener("pointerdown", (event) => { if (event.button) return; pressed = { x: event.clientX, at: second(event) }; view.setPointerCapture(event.pointerId); });
+  view.addEventListener("pointerdown", (event) => {
+    if (event.button || event.ctrlKey) return; // on macOS ctrl and a click ask for the menu
+    pressed = { x: event.clientX, at: second(event) };
+    view.setPointerCapture(event.pointerId);
+  });
   view.addEventListener("pointerup", (event) => {
     if (pressed === null) return;
     const gone = second(event) - pressed.at, isClick = Math.abs(event.clientX - pressed.x) < 4;
