@@ -21,7 +21,7 @@ ORDER_OF: dict[type[Message], type[Message]] = {
     messages.Released: messages.Release,
     messages.Serving: messages.Serve,
 }
-"""The order that each answer of a trainer is owed for."""
+"""By kind of answer of a trainer: the order that it answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def samples(
     run: RecordedRun,
     step: Annotated[int | None, typer.Option(help="Of this train step; default: the newest.")] = None,
     group: Annotated[int | None, typer.Option(help="Of this group alone.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Of all steps.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Of all steps, unless --step is given.")] = False,
     most: Annotated[
         int, typer.Option("--responses", min=1, help="Show so many responses of a group: best and worst.")
     ] = 4,

@@ -49,7 +49,10 @@ def outgoing(run: Path, config: Config, trackers: list[str] | None = None) -> Ou
 
 
 def run_id(run: Path) -> str:
-    """The id of this run for trackers, the same after a resume; what may name other folders is none."""
+    """The id of this run for trackers, the same after a resume.
+
+    An id in the file that could name another folder is replaced.
+    """
     file = run / "trackers.json"
     try:
         with open(file, opener=plain_only) as kept:

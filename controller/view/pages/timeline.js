@@ -123,7 +123,7 @@ function palette(place) {
   return colours;
 }
 
-/** The second at which bins end: of what comes after it nothing is known, or nothing will. */
+/** The second at which bins end: the run is known no further, or the span ends. */
 const binsEnd = (found) => Math.min(found.end_s, found.known_s);
 
 /** What a lane of bins did most at a second. */
