@@ -112,7 +112,6 @@ class PromptSource:
         """Go on from the position of an equal source, without reading the rows before."""
         assert self._table is not None
         self._given, self._pass, self._position = cursor
-        self.is_end = 0 < self._data.epochs <= self._pass  # a source that has ended is not read again
         self._rows = self._follow_table(self._table)
 
     def _refuse(self, error: UnusableRow) -> None:

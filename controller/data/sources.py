@@ -90,12 +90,18 @@ class Sources:
         return [row for row, _ in pairs], tuple(number for _, number in pairs)
 
     def take_up(
-        self, read: Sequence[int], known: Mapping[tuple[int, int], bytes], cursors: str | None
+        self,
+        read: Sequence[int],
+        known: Mapping[tuple[int, int], bytes],
+        cursors: str | None,
+        *,
+        ended: Sequence[bool] = (),
     ) -> None:
         """Go on behind the first `read` rows of each source, from the positions `cursors` where possible.
 
         `known`: rows that the run still needs, by source and number in it. Cursors that have changed on the
-        disk are not used. Raises: ConfigError if a source gives other rows than before, or fewer.
+        disk are not used. `ended`: whether each of several sources had ended; such a one is not read again.
+        Raises: ConfigError if a source gives other rows than before, or fewer.
         """
         places = _whole(cursors)
         for number, source in enumerate(self._sources):
@@ -109,6 +115,7 @@ class Sources:
                 advance(source, read[number], rows, begin=begin)
             except ConfigError as error:
                 raise ConfigError(self._in_place(number, str(error))) from error
+            source.is_end |= number < len(ended) and ended[number]
 
     def _read(self, number: int, count: int) -> list[bytes]:
         try:

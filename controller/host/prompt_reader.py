@@ -62,8 +62,9 @@ class PromptReader:
         Raises: ConfigError if the data has changed.
         """
         self._next_group = core.scoring.read_until
-        known, read = known_rows(core, rows), core.state.mixture.read
-        await in_daemon_thread(lambda: self._sources.take_up(read, known, cursors))
+        known, mixture = known_rows(core, rows), core.state.mixture
+        read, ended = mixture.read, [source.has_ended for source in mixture.sources]
+        await in_daemon_thread(lambda: self._sources.take_up(read, known, cursors, ended=ended))
 
     def ask_for(self, wanted: ReadPrompts) -> None:
         """Queue a request of the core."""

@@ -133,21 +133,6 @@ def test_rows_of_a_program_are_read_by_the_keys_of_the_one_source_that_there_is(
     assert found == [b'{"level":2,"prompt":"b"}']
 
 
-def test_sources_that_had_ended_before_a_run_went_on_are_at_their_end(tmp_path: Path) -> None:
-    """The core reads none of them again, so that nothing else would tell it that the data has ended."""
-    paths = [{"name": name, "path": str(tmp_path / f"{name}.jsonl")} for name in "ab"]
-    for one in paths:
-        Path(one["path"]).write_text('{"prompt": "p"}\n' * 2)
-    both = config(epochs=2, sources=paths)
-    before = Sources(both)
-    before.read(9, (0,) * 5 + (1,) * 4)
-    assert not before.is_end
-    after = Sources(both, known=before.fingerprints)
-    after.take_up([4, 4], {}, before.cursors)
-    assert after.read(1, (1,)) == ([], ())
-    assert after.is_end
-
-
 def test_an_endless_generator_is_read_only_as_far_as_asked() -> None:
     made = []
 

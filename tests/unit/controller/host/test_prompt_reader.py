@@ -8,10 +8,12 @@ import pytest
 from controller.config.models import Config
 from controller.core.commands import ReadPrompts
 from controller.core.events import PromptsRead
+from controller.data.sources import Sources
 from controller.host import daemon_thread
 from controller.host.daemon_thread import in_daemon_thread
 from controller.host.prompt_reader import PromptReader, identity
 from controller.simulation import Simulation
+from strategies.schedules import SCHEDULES
 
 
 async def read(reader, *, events):
@@ -69,6 +71,25 @@ async def test_rows_that_a_run_has_read_before_are_passed_over_in_a_thread_that_
     reader = await PromptReader.open(Config(), watched(), known=None, on_refused=print)
     await reader.go_on(core, {}, cursors=None)
     assert are_daemons == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["tables", "tables without their positions", "functions"])
+async def test_sources_that_had_ended_before_a_run_went_on_are_at_their_end(tmp_path, kind):
+    """The core reads none of them again, so that nothing else would tell it that the data has ended."""
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "p"}\n' * 2)
+    (tmp_path / "made.py").write_text("def rows(seed):\n    return [{'prompt': 'p'}] * 2\n")
+    path = str(tmp_path / ("made.py:rows" if kind == "functions" else "rows.jsonl"))
+    config = Config.model_validate({"data": {"epochs": 2, "sources": [{"path": path}, {"path": path}]}})
+    before, core = Sources(config), Simulation(config, seed=0).core
+    read, of = before.read(9, core.state.mixture.choose(9, 0, SCHEDULES["constant"]))
+    core.state.mixture.on_read(len(read), of)
+    (alive,) = [number for number, one in enumerate(core.state.mixture.sources) if not one.has_ended]
+    after = Sources(config, known=before.fingerprints)
+    cursors = None if kind == "tables without their positions" else before.cursors
+    await PromptReader(after).go_on(core, {}, cursors=cursors)
+    assert not after.is_end
+    assert after.read(1, (alive,)) == ([], ())
+    assert after.is_end
 
 
 async def test_a_call_for_which_the_machine_has_no_thread_now_is_made_once_there_is_room(monkeypatch, caplog):
