@@ -123,8 +123,7 @@ class Parquet:
         order: Any = range(len(self._parts))
         if seed is None:
             for part, first, batch in self._batches(order, start):
-                for offset in range(batch.num_rows):
-                    yield self._found(part, first + offset, batch.slice(offset, 1))
+                yield from self._in_order(part, first, batch)
             return
         order = np.random.default_rng(seed).permutation(len(self._parts))
         number, inside = divmod(start, self._window)
@@ -150,14 +149,32 @@ class Parquet:
             row = piece.batch.slice(int(piece.places[offset]), 1)
             yield self._found(piece.part, piece.numbers[offset], row)
 
+    def _in_order(self, part: Part, first: int, batch: Any) -> Iterator[Found]:
+        """The rows of a batch: converted together, which is several times as fast as one by one."""
+        try:
+            rows = batch.to_pylist()
+        except Exception:  # as in `_found`, which names the row
+            for offset in range(batch.num_rows):
+                yield self._found(part, first + offset, batch.slice(offset, 1))
+            return
+        for number, row in enumerate(rows, first):
+            yield self._place(part, number), row
+
+    def _place(self, part: Part, number: int) -> str:
+        return f"{self._paths[part.file]}, row {number}"
+
     def _found(self, part: Part, number: int, row: Any) -> Found:
         """A batch of one row, with its place in words. Raises: ConfigError."""
-        place = f"{self._paths[part.file]}, row {number}"
+        place = self._place(part, number)
         try:
             return place, row.to_pylist()[0]
+        except MemoryError:
+            raise
         except Exception as error:  # no UTF-8, a time that Python cannot hold, a zone that nobody knows
             named = zip(row.schema.names, row.columns, strict=True)
             odd = ", ".join(repr(name) for name, column in named if not _has_value(column))
+            if not odd:
+                raise
             raise ConfigError(
                 f"{place} has a value in {odd} that cannot be read: {str(error).rstrip('.')}. Expected text "
                 "in UTF-8, and times in microseconds of the years 1 to 9999. Mend it where the data is made, "

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from controller.data import parquet
 from controller.data.parquet import Parquet
 from protocol.errors import ConfigError
 
@@ -104,3 +106,47 @@ def test_a_value_that_python_cannot_hold_is_named_with_its_row_and_column(tmp_pa
     pq.write_table(pa.table({"n": [0, 1], "odd": odd}), tmp_path / "rows.parquet")
     with pytest.raises(ConfigError, match=r"rows.parquet, row 1 has a value in 'odd' that cannot be read"):
         list(Parquet([str(tmp_path / "rows.parquet")]).walk(0, seed))
+
+
+@pytest.fixture
+def converted(monkeypatch):
+    """`sizes` of the batches that were converted; the first of `failures` is raised in place of each."""
+    sizes: list[int] = []
+    plain, failures = parquet._plain, []
+
+    class Counted:
+        def __init__(self, rows):
+            self.rows = rows
+
+        def __getattr__(self, name):
+            return getattr(self.rows, name)
+
+        def slice(self, *place):
+            return Counted(self.rows.slice(*place))
+
+        def to_pylist(self):
+            sizes.append(self.rows.num_rows)
+            if failures:
+                raise failures[0]
+            return self.rows.to_pylist()
+
+    monkeypatch.setattr(parquet, "_plain", lambda decoded: Counted(plain(decoded)))
+    return SimpleNamespace(sizes=sizes, failures=failures)
+
+
+def test_rows_in_the_order_of_the_file_are_converted_together(tmp_path, converted):
+    table = written(tmp_path / "rows.parquet", [{"n": n} for n in range(500)], group=500)
+    found = [*table.walk(7, None)]
+    assert found == [(f"{tmp_path}/rows.parquet, row {n}", {"n": n}) for n in range(7, 500)]
+    assert sum(converted.sizes) == 493
+    assert len(converted.sizes) < 5
+
+
+@pytest.mark.parametrize("seed", [None, SEED])
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("of no column")])
+def test_a_failure_that_is_of_no_column_is_raised_as_it_is(tmp_path, converted, seed, error):
+    converted.failures.append(error)
+    table = written(tmp_path / "rows.parquet", [{"n": 0}])
+    with pytest.raises(type(error)) as caught:
+        next(table.walk(0, seed))
+    assert caught.value is error
