@@ -43,10 +43,12 @@ class Sources:
         self._sources: list[PromptSource] = []
         found: list[Any] = []
         before = _as_written(known)
-        each = config.data.each if iterable is None else [("data", config.data.each[0][1])]
+        each = config.data.each
+        if iterable is not None:  # of a configured source its keys count, and no file of it is read
+            each = [("data", each[0][1].model_copy(update={"path": ""}))]
         for number, (place, data) in enumerate(each):
-            name = config.data.sources[number].name if config.data.sources and iterable is None else ""
-            self._names.append(f"{place} ({name})" if name else place)
+            name = config.data.sources[number].name if config.data.sources else ""
+            self._names.append(f"{place} ({name})" if name and iterable is None else place)
             was = before[number] if number < len(before) else None
             one = config.model_copy(update={"data": data})
             try:

@@ -130,7 +130,16 @@ def test_rows_of_a_program_are_read_by_the_keys_of_the_one_source_that_there_is(
     sources = [{"path": "rows.jsonl", "columns": {"prompt": "question"}, "where": {"level": [2]}}]
     rows = [{"question": "a", "level": 1}, {"question": "b", "level": 2}]
     found, _ = Sources(config(sources=sources), rows).read(1, (0,))
-    assert found == [b'{"level":2,"prompt":"b"}']
+    assert found == [b'{"level":2,"prompt":"b","source":"rows"}']
+
+
+@pytest.mark.parametrize("data", [{"path": "rows.jsonl"}, {"sources": [{"path": "rows.jsonl"}]}])
+def test_a_file_that_a_program_stands_in_for_is_not_blamed(monkeypatch, data) -> None:
+    monkeypatch.setattr("controller.data.prompts.LOOKED_THROUGH", 5)
+    data = data | {"max_chars": 1}
+    with pytest.raises(ConfigError, match="^None of 6 rows of the iterable is left") as caught:
+        Sources(config(**data), [{"prompt": "long"}]).read(1)
+    assert "rows.jsonl" not in str(caught.value)
 
 
 def test_an_endless_generator_is_read_only_as_far_as_asked() -> None:
