@@ -72,8 +72,7 @@ class RowShape:
         if self._is_padded:
             kept.update({name: _unpadded(kept[name]) for name in MAY_LACK if name in kept})
         for name, some in settings.where.items():  # the next column only if this one is as it should be
-            value = _listed(_column(place, kept, name, "where"))
-            if (_plain(value) if isinstance(value, date | time) else value) not in some:
+            if _compared(_column(place, kept, name, "where")) not in some:
                 return None
         if settings.prompt:
             kept["prompt"] = self._filled(place, kept)
@@ -177,6 +176,12 @@ def _listed(value: Any) -> Any:
     if getattr(value, "ndim", 0) and _is_of_arrays(value):
         value = value.tolist()
     return [*map(_listed, value)] if isinstance(value, list) else value
+
+
+def _compared(value: Any) -> Any:
+    """The value as a filter has it: lists for arrays, and a date or a time, also one of numpy, as text."""
+    plain = value.tolist() if _is_of_arrays(value) else value
+    return _plain(plain) if isinstance(plain, date | time) else _listed(value)
 
 
 def _is_of_arrays(value: Any) -> bool:

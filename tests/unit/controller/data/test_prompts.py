@@ -137,7 +137,7 @@ def test_rows_of_a_program_are_read_by_the_keys_of_the_one_source_that_there_is(
 def test_a_file_that_a_program_stands_in_for_is_not_blamed(monkeypatch, data) -> None:
     monkeypatch.setattr("controller.data.prompts.LOOKED_THROUGH", 5)
     data = data | {"max_chars": 1}
-    with pytest.raises(ConfigError, match="^None of 6 rows of the iterable is left") as caught:
+    with pytest.raises(ConfigError, match=r"^None of 6 rows of the iterable is left") as caught:
         Sources(config(**data), [{"prompt": "long"}]).read(1)
     assert "rows.jsonl" not in str(caught.value)
 

@@ -135,10 +135,17 @@ def test_filters_leave_rows_out(settings, is_kept):
     assert (shaped(columns={"prompt": "question"}, **settings) is not None) is is_kept
 
 
-@pytest.mark.parametrize("value", [date(2026, 1, 31), datetime(2026, 1, 31, 12), time(12)])
-def test_a_filter_takes_dates_and_times_by_the_text_that_a_reward_gets(value):
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (date(2026, 1, 31), "2026-01-31"), (datetime(2026, 1, 31, 12), "2026-01-31T12:00:00"),
+        (time(12), "12:00:00"), (np.datetime64("2026-01-31"), "2026-01-31"),
+        (np.datetime64("2026-01-31T12:00"), "2026-01-31T12:00:00"),
+    ],
+)  # fmt: skip
+def test_a_filter_takes_dates_and_times_by_the_text_that_a_reward_gets(value, text):
     row = {"prompt": "p", "when": value}
-    assert shaped(row, where={"when": [value.isoformat()]})["when"] == value.isoformat()
+    assert shaped(row, where={"when": [text]}) == {"prompt": "p", "when": text}
     assert shaped(row, where={"when": ["2026-02-01"]}) is None
 
 
