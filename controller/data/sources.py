@@ -174,7 +174,9 @@ def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes], *, be
                 raise ConfigError(
                     f"Prompt {group} was {_shown(known[group])} when the run began, and is now "
                     f"{_shown(row)}. Expected the same prompts in the same order: bring the old "
-                    "data back, or set run.resume=never to start over."
+                    "data back, or set run.resume=never to start over. If the data has not changed, another "
+                    "release has shaped the rows: finish the run with the one that began it "
+                    "(docs/durability.md)."
                 )
         number += len(rows)
         if prompts.is_end and number < count:

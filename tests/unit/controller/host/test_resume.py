@@ -158,7 +158,7 @@ def test_prompts_are_read_on_from_where_the_run_was():
 
 def test_other_or_fewer_prompts_than_before_are_refused():
     known = dict(enumerate(PromptSource(Config(), rows(10)).read(10)))
-    with pytest.raises(ConfigError, match=r"Prompt 0 was .*a0.* and is now .*b0"):
+    with pytest.raises(ConfigError, match=r"Prompt 0 was .*a0.* and is now .*b0.* another release"):
         advance(PromptSource(Config(), rows(10, "b")), 10, known)
     config = Config.model_validate({"data": {"epochs": 1}})
     with pytest.raises(ConfigError, match="has read 10 prompts, and its source ends after 4"):
