@@ -372,10 +372,12 @@ def names_without_options() -> tuple[str, ...]:
     )
 
 
-def find(row: Mapping[str, object], column: str) -> object:
-    """What a row has in a column; of `a.b` the key `b` of the mapping in `a`. None if there is nothing."""
+def find(row: Mapping[str, object], column: str, default: object = None) -> object:
+    """What a row has in a column; of `a.b` the key `b` of the mapping in `a`; `default` if there is none."""
     if column in row:
         return row[column]
     first, _, rest = column.partition(".")
     inner = row.get(first)
-    return find(cast("Mapping[str, object]", inner), rest) if rest and isinstance(inner, Mapping) else None
+    if not rest or not isinstance(inner, Mapping):
+        return default
+    return find(cast("Mapping[str, object]", inner), rest, default)

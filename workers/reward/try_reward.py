@@ -20,6 +20,7 @@ from workers.reward.functions import ScoreRequest, adapt
 from workers.reward.kinds.interface import Place, Unscorable, make
 
 OURS = (__file__, functions.__file__)
+NOTHING = object()  # in place of a column that a row lacks; null is a value
 
 
 class _TooLong(BaseException):
@@ -60,8 +61,8 @@ def _first_row(path: str, seed: int, columns: Mapping[str, str]) -> dict[str, An
     row = dict(next(iter(load_object(path)(seed=seed))))
     kept = {name: value for name, value in row.items() if name not in columns.values()}
     for name, column in columns.items():
-        kept[name] = find(row, column)
-        if kept[name] is None and column not in row:
+        kept[name] = find(row, column, NOTHING)
+        if kept[name] is NOTHING:
             raise ConfigError(
                 f"The first row has no column {column!r}, which `data.columns` names; it has "
                 f"{sorted(map(str, row))}."

@@ -44,8 +44,8 @@ def test_a_conversation_in_a_mapping_is_prompt_and_response_in_one(looked_at):
 def called(tmp_path, path, **data):
     """What is said of a reward that is called on the first row of a source."""
     (tmp_path / "mine.py").write_text(
-        "def score(completion, answer):\n    return answer\n\n\n"
-        "def prompts(*, seed):\n    yield {'prompt': '1+1', 'of': {'sum': 2.0}}\n"
+        "def score(completion, answer):\n    return answer or 0\n\n\n"
+        "def prompts(*, seed):\n    yield {'prompt': '1+1', 'of': {'sum': 2.0, 'none': None}}\n"
     )
     tree = {"data": {"path": path, **data}, "reward": {"function": "mine.py:score"}}
     config = Config.model_validate(tree, strict=False)
@@ -57,6 +57,8 @@ def test_a_reward_is_called_with_a_column_that_lies_in_a_mapping(tmp_path, monke
     ((level, key, text),) = called(tmp_path, "mine.py:prompts", columns={"answer": "of.sum"})
     assert (level, key) == ("note", "reward.function")
     assert text.endswith("it gave 2, 2.")
+    ((level, _, text),) = called(tmp_path, "mine.py:prompts", columns={"answer": "of.none"})
+    assert (level, text[-13:]) == ("note", "it gave 0, 0.")
     ((level, _, text),) = called(tmp_path, "mine.py:prompts", columns={"answer": "of.gold"})
     assert level == "error"
     assert "no column 'of.gold', which `data.columns` names; it has ['of', 'prompt']" in text
