@@ -100,8 +100,11 @@ def _key_notes(section: str, data: DataSettings) -> Iterator[Remark]:
     for name, some in data.where.items() if kind == "separated" else ():
         if odd := [value for value in some if not isinstance(value, str)]:
             value = json.dumps(odd[0])
-            meant = json.dumps("" if odd[0] is None else value)
-            text = f"has {value}, which keeps no row: all values of CSV and TSV are text. Write {meant}."
+            such = json.dumps("" if odd[0] is None else str(odd[0]))  # of true True, as Python writes it
+            text = (
+                f"has {value}, which keeps no row: all values of CSV and TSV are text. Write it as the file "
+                f"has it, such as {such}."
+            )
             yield "note", f"{section}.where.{name}", text
     for name, value in data.chat_template_kwargs.items():
         if isinstance(value, str) and value.lower() in WORDS:

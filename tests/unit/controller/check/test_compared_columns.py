@@ -57,12 +57,15 @@ def test_held_out_rows_that_are_known_do_not_stand_for_those_that_are_trained(to
     assert "not compared with data: no row" in told(FITTING, "made.py:prompts", evaluation=held_out)
 
 
-@pytest.mark.parametrize(("some", "meant"), [(["4", 5], '5, "5"'), ([None], 'null, ""'), (["4"], "")])
+@pytest.mark.parametrize(
+    ("some", "meant"), [(["4", 5], '5, "5"'), ([True], 'true, "True"'), ([None], 'null, ""'), (["4"], "")]
+)
 def test_a_number_that_a_filter_wants_of_a_csv_is_said_to_be_text_there(tmp_path, some, meant):
     (tmp_path / "rows.csv").write_text("prompt,answer,level\na,1,4\nb,2,5\n")
     data = {"path": str(tmp_path / "rows.csv"), "where": {"level": some}}
     (sample,) = samples(Config.model_validate({"data": data}))
     notes = [text for _, key, text in sample.remarks if key == "data.where.level"]
     has, _, write = meant.partition(", ")
-    told = f"has {has}, which keeps no row: all values of CSV and TSV are text. Write {write}."
+    why = "which keeps no row: all values of CSV and TSV are text. Write it as the file has it, such as"
+    told = f"has {has}, {why} {write}."
     assert notes == [told] * bool(meant)
