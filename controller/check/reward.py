@@ -140,7 +140,9 @@ def _of(sample: Sample) -> str:
 def _called(config: Config, key: str, entry: NamedReward, scored: Sequence[Sample]) -> Iterator[Remark]:
     for sample in scored:
         if not sample.rows and (entry.when or kind_of(sample.path) != "function"):
-            yield "note", key, f"it was not called on a row of {sample.path}: none is known before the run."
+            if all(level != "error" for level, *_ in sample.remarks):  # else the error says why
+                text = f"it was not called on a row of {sample.path}: none is known before the run."
+                yield "note", key, text
             continue
         limit_s = entry.timeout_s or config.reward.timeout_s
         question = {

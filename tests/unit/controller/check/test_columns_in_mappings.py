@@ -41,13 +41,17 @@ def test_a_conversation_in_a_mapping_is_prompt_and_response_in_one(looked_at):
     assert [row["response"] for row in sample.rows] == ["2"]
 
 
-def called(tmp_path, path, **data):
+def called(tmp_path, path, *, when=None, **data):
     """What is said of a reward that is called on the first row of a source."""
     (tmp_path / "mine.py").write_text(
         "def score(completion, answer):\n    return answer or 0\n\n\n"
         "def prompts(*, seed):\n    yield {'prompt': '1+1', 'of': {'sum': 2.0, 'none': None}}\n"
     )
-    tree = {"data": {"path": path, **data}, "reward": {"function": "mine.py:score"}}
+    entry = {"function": "mine.py:score"}
+    tree = {
+        "data": {"path": path, **data},
+        "reward": {"rewards": [entry | {"when": when}]} if when else entry,
+    }
     config = Config.model_validate(tree, strict=False)
     return [*reward_remarks(config, samples(config), calls=True)]
 
@@ -66,6 +70,7 @@ def test_a_reward_is_called_with_a_column_that_lies_in_a_mapping(tmp_path, monke
 
 def test_a_reward_is_not_blamed_for_a_source_that_has_no_rows(tmp_path, monkeypatch, answered_here):
     monkeypatch.chdir(tmp_path)
-    remarks = called(tmp_path, "gone.jsonl")
-    text = "it was not called on a row of gone.jsonl: none is known before the run."
-    assert remarks == [("note", "reward.function", text)]
+    remarks = called(tmp_path, "mine.py:prompts", when={"of": 1})
+    text = "it was not called on a row of mine.py:prompts: none is known before the run."
+    assert remarks == [("note", "reward.rewards.0", text)]
+    assert called(tmp_path, "gone.jsonl") == []
