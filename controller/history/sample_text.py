@@ -156,7 +156,7 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
         responses.append(
             SampleResponse(
                 item["member"], item["reward"],
-                {name: values[place] for name, values in sample.facts["parts"].items()},
+                {name: of[place] for name, of in sample.facts["parts"].items() if of[place] is not None},
                 mean_advantage(item) if is_trained else None, item["ending"],
                 tuple(SampleToken(*token) for token in found),
             )

@@ -161,8 +161,7 @@ class _Evaluator:
         scored = await self._mixture.score(request, members=len(asked))
         answers = iter(scored.rewards)
         rewards = [next(answers) if one.reward is None else one.reward for one in played]
-        others = (0.0,) * (len(played) - len(asked))
-        return rewards, [(name, (*values, *others)) for name, values in scored.parts]
+        return rewards, list(scored.parts)
 
     def _keep(
         self, number: int, row: Mapping[str, Any], played: Sequence[Played], rewards: Sequence[float]

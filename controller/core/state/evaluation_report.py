@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import comb, sqrt
 from statistics import fmean, stdev
 
+from controller.core.state.batches.contributions import scored_parts
 from controller.core.state.groups import Group
 
 NAMED = 5  # failures that a report names
@@ -24,7 +25,7 @@ class Answered:
     lengths: tuple[int, ...]  # of an episode, of all its trajectories
     cut: int  # responses cut off by a limit
     versions: dict[int, int]  # policy version -> tokens
-    parts: tuple[tuple[str, tuple[float, ...]], ...] = ()  # named rewards
+    parts: tuple[tuple[str, tuple[float, ...]], ...] = ()  # named rewards, of what each scored
 
     @classmethod
     def of(cls, group: Group) -> "Answered":
@@ -35,7 +36,7 @@ class Answered:
                 versions[segment.policy_version] += segment.count
         cut = sum(member.ending == "length" for member in group.kept)
         lengths = tuple(group.response_lengths)
-        return cls(group.rewards, lengths, cut, dict(versions), group.reward_parts)
+        return cls(group.rewards, lengths, cut, dict(versions), scored_parts(group))
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:

@@ -40,7 +40,7 @@ class Group:
     starts: int = 0  # 1, and one more for each time that it was started over
     is_cut_short: bool = False  # whether its running responses were told to end where they are
     rewards: tuple[float, ...] = ()
-    reward_parts: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    reward_parts: tuple[tuple[str, tuple[float | None, ...]], ...] = ()  # None: it was not scored
     outcomes: tuple[float, ...] = ()  # TrainItem.outcome of each response
     turn_outcomes: tuple[tuple[float, ...], ...] = ()  # of each response, by turn; (): all tokens alike
     score_attempt: int = 0

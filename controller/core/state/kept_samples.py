@@ -27,7 +27,7 @@ class KeptGroup(NamedTuple):
     group: int
     why: str  # why it was chosen: spread, random, oldest or HELD_OUT
     items: tuple[TrainItem, ...]
-    parts: tuple[tuple[str, tuple[float, ...]], ...]  # named rewards, in the order of items
+    parts: tuple[tuple[str, tuple[float | None, ...]], ...]  # named rewards, in the order of items
 
 
 class WorstAnswers:
@@ -114,8 +114,8 @@ def _answer(group: "Group", member: "Trajectory", places: Mapping[int, int]) -> 
     )
 
 
-def _parts(group: "Group", items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """Named rewards per item; the trajectories of an episode all have those of the episode."""
+def _parts(group: "Group", items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[float | None, ...]], ...]:
+    """Named rewards per item; the trajectories of an episode all have those of the episode. None: no such."""
     if not group.episodes:
         return group.reward_parts
     place_of = group.places

@@ -31,17 +31,17 @@ def places_to_score(group: Group) -> list[int]:
 def take_rewards(group: Group, scored: Sequence[float] = (), parts: RewardParts = ()) -> None:
     """Set the rewards of a group's responses: those that its episodes reported, else those `scored`.
 
-    `scored` and the values of each of `parts` are of `places_to_score`; of a part, another response has 0.
+    `scored` and the values of each of `parts` are of `places_to_score`; another response has no part.
     """
     kept, asked = group.kept_episodes, places_to_score(group)
 
-    def placed(values: Sequence[float]) -> list[float]:
-        found = dict(zip(asked, values, strict=False))  # no value, where none is to be scored
-        return [found.get(place, 0.0) for place in range(group.size)]
+    def placed(values: Sequence[float]) -> dict[int, float]:
+        return dict(zip(asked, values, strict=False))  # no value, where none is to be scored
 
-    group.reward_parts = tuple((name, tuple(placed(values))) for name, values in parts)
+    found = [(name, placed(values)) for name, values in parts]
+    group.reward_parts = tuple((name, tuple(map(values.get, range(group.size)))) for name, values in found)
     answers = placed(scored)
-    own = [answers[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
+    own = [answers.get(place, 0.0) if one.reward is None else one.reward for place, one in enumerate(kept)]
     group.rewards = tuple(own) if group.episodes else tuple(scored)
     told = [dict(one.parts) for one in kept]
     names = [name for name in told[0] if all(name in part for part in told)] if told else []

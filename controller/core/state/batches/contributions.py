@@ -28,7 +28,7 @@ class Contribution(NamedTuple):
     partial: int  # trajectories of several policy versions
     reward_sum: float
     reward_squares: float  # squared differences from the group's own mean
-    reward_parts: dict[str, float]  # sums of named rewards
+    reward_parts: dict[str, tuple[float, int]]  # sums of named rewards, and how many responses have one
     source: int = 0  # number of the source of its prompt
     episodes: tuple[EpisodeFigures, ...] = ()  # of an agent
     spread: float = 0.0  # exact variance of its rewards
@@ -54,7 +54,7 @@ def contribution_of(group: "Group") -> Contribution:
         partial=sum(map(_is_partial, trained)),
         reward_sum=sum(group.rewards),
         reward_squares=sum((reward - mean) ** 2 for reward in group.rewards),
-        reward_parts={name: sum(values) for name, values in group.reward_parts},
+        reward_parts={name: (sum(values), len(values)) for name, values in scored_parts(group)},
         source=group.source,
         episodes=tuple(
             EpisodeFigures.of([m for m in group.of(episode) if m.state == "finished"], episode)
@@ -63,6 +63,12 @@ def contribution_of(group: "Group") -> Contribution:
         spread=spread(group.rewards),
         oldest=group.oldest_token_version(),
     )
+
+
+def scored_parts(group: "Group") -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """Named rewards, each of the responses that it scored."""
+    parts = group.reward_parts
+    return tuple((name, tuple([one for one in values if one is not None])) for name, values in parts)
 
 
 def ages_of(contributions: Sequence[Contribution], train_version: int) -> Counter[int]:

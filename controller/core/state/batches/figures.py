@@ -118,8 +118,8 @@ class BatchFigures:
         self._cut += one.cut
         self._partial += one.partial
         self._trajectories += len(one.items)
-        for name, total in one.reward_parts.items():
-            self._parts.setdefault(name, []).append((total, responses))
+        for name, sums in one.reward_parts.items():
+            self._parts.setdefault(name, []).append(sums)
         self._episodes += one.episodes
 
 

@@ -67,6 +67,8 @@ def test_every_token_has_the_version_and_logprob_of_its_segment():
     assert first.policy_versions == [4, 5]
     assert first.parts == {"format": 0.25}
     assert second.parts == {"format": 0.75}
+    told = as_text(sample(parts={"format": [None, 0.75]}), decode).responses
+    assert [one.parts for one in told] == [{}, {"format": 0.75}], "the first was not scored"
     assert group.staleness == 1  # version 6 was made of version 5, and a token is of version 4
     assert group.prompt == "a "
 

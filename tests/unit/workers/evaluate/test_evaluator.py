@@ -58,7 +58,7 @@ def test_attempts_without_one_are_scored_and_others_keep_theirs():
     mixture = Mixture()
     found = evaluate({"rewards": [None, 1.0]}, mixture)
     assert found["rewards"] == [0.25, 1.0]
-    assert found["parts"] == [("style", (0.5, 0.0))]
+    assert found["parts"] == [("style", (0.5,))]
     ((number, row, prompt, ids, texts, tokens, endings),) = mixture.asked
     assert (number, json.loads(row), prompt, ids) == (3, {"rewards": [None, 1.0]}, "q", [1])
     assert (texts, tokens, endings) == (["a0"], [[2]], ["stop"]), "the function is asked for the other, too"

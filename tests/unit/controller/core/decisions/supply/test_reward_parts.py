@@ -12,9 +12,9 @@ def contribution(parts, *, responses=2):
 
 
 def test_each_reward_is_a_metric_over_the_responses_that_it_scored():
-    groups = [contribution({"math": 2.0}), contribution({"code": 1.0, "brief": 0.5}, responses=4)]
-    line = batch_metrics(groups, 1)
-    assert [line[f"reward/{name}"] for name in ("math", "code", "brief")] == [1.0, 0.25, 0.125]
+    of_four = contribution({"code": (1.0, 4), "brief": (0.5, 1)}, responses=4)
+    line = batch_metrics([contribution({"math": (2.0, 2)}), of_four], 1)
+    assert [line[f"reward/{name}"] for name in ("math", "code", "brief")] == [1.0, 0.25, 0.5]
 
 
 SUM = {"reward": {"rewards": [{"kind": "exact"}, {"function": "m.py:brevity"}]}}

@@ -3,8 +3,11 @@
 import pytest
 
 from controller.core.events import Tick
+from controller.core.state.evaluation_report import Answered
+from controller.core.state.kept_samples import kept_groups
 from protocol.messages import GroupScored, Score
 from tests.support.agent_run import AgentRun
+from tests.support.batch_line import batch_metrics
 
 SUM = {"rewards": [{"kind": "exact"}, {"function": "m.py:brevity"}]}
 
@@ -35,7 +38,21 @@ def test_an_episode_that_told_its_reward_is_not_shown_to_the_reward_function(nam
     run.end(0, 1, None, earned="scored", talk=9)
     assert score(run, named) == (1,)
     assert group.rewards == (1.0, 0.25)
-    assert group.reward_parts == tuple((name, (0.0, 0.5)) for name in named)
+    assert group.reward_parts == tuple((name, (None, 0.5)) for name in named)
+
+
+def test_a_named_reward_is_the_mean_over_the_responses_that_it_scored():
+    run = answered()
+    group = run.core.state.groups[0]
+    run.end(0, 0, 1.0)
+    run.end(0, 1, None, earned="scored", talk=9)
+    score(run, ("exact",))
+    line = batch_metrics([group.contribute()], 1)
+    assert line["reward/exact"] == 0.5
+    assert line["reward/mean"] == 0.625
+    assert Answered.of(group).parts == (("exact", (0.5,)),)
+    (kept,) = kept_groups([group], count=1, step=1, seed=0)
+    assert kept.parts == (("exact", (None, 0.5)),)
 
 
 def test_an_episode_whose_environment_was_silent_is_not_shown_to_it():
