@@ -6,7 +6,7 @@ from pathlib import Path
 
 from protocol.errors import RemoteError
 from protocol.files import is_file
-from protocol.messages import FetchModel, ModelFiles
+from protocol.messages import FetchModel, ModelFiles, Role
 from protocol.model_files import keep_model_files
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
@@ -20,15 +20,16 @@ def model_directory(settings: WorkerSettings) -> str:
     return str(base / settings.model.path)
 
 
-async def find_model(settings: WorkerSettings, link: Link) -> str:
+async def find_model(settings: WorkerSettings, link: Link, role: Role) -> str:
     """The model's directory; without one, a directory with its small files, sent by the controller.
 
     Raises: LinkClosed, RemoteError. If the controller has no model either, returns `model.path` all the same:
     an engine of the user's may not need one.
     """
     directory = model_directory(settings)
-    # who shares a device runs beside the controller, and may be told to take it before an answer comes
-    if is_file(Path(directory) / "config.json") or settings.is_colocated:
+    # a worker of a shared device is beside the controller, and may be told to take it before an answer comes
+    shares_device = settings.is_colocated and role in ("rollout", "trainer")
+    if is_file(Path(directory) / "config.json") or shares_device:
         return directory
     link.send(FetchModel())
     message, frames = await link.receive()

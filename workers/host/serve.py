@@ -201,7 +201,7 @@ class _Host:
             # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
             if self._worker is None or role != "rollout" or _differ(settings, self._settings):
                 self._worker = None
-                directory = await find_model(settings, link)
+                directory = await find_model(settings, link, role)
                 self._worker, self._settings = _make_worker(role, settings, directory), settings
             self._stop.use(self._worker.drain)
             await self._worker.run(link)

@@ -1,5 +1,7 @@
 """Where a worker finds the model, or what it does without one."""
 
+import pytest
+
 from protocol.messages import FetchModel, ModelFiles, Take
 from protocol.model_files import digest_of
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
@@ -27,15 +29,21 @@ def settings(folder, **options):
     )  # fmt: skip
 
 
-async def test_the_trainer_of_a_shared_device_leaves_its_turn_to_the_trainer(tmp_path):
+@pytest.mark.parametrize("role", ["rollout", "trainer"])
+async def test_a_worker_of_a_shared_device_asks_for_no_files(tmp_path, role):
     controller = Controller()
-    assert await find_model(settings(tmp_path, is_colocated=True), controller) == str(tmp_path / "gone")
+    found = await find_model(settings(tmp_path, is_colocated=True), controller, role)
+    assert found == str(tmp_path / "gone")
     assert controller.heard == []
     assert isinstance(controller.inbox[0], Take)
 
 
-async def test_another_worker_asks_the_controller(tmp_path):
+@pytest.mark.parametrize(
+    ("role", "is_colocated"), [("trainer", False), ("reward", False), ("reward", True), ("agent", True)]
+)
+async def test_another_worker_asks_the_controller(tmp_path, role, is_colocated):
     controller = Controller()
     controller.inbox.pop(0)
-    assert await find_model(settings(tmp_path), controller) == str(tmp_path / "gone")
+    found = await find_model(settings(tmp_path, is_colocated=is_colocated), controller, role)
+    assert found == str(tmp_path / "gone")
     assert controller.heard == [FetchModel()]

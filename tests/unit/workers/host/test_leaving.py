@@ -40,11 +40,14 @@ async def test_one_that_fails_says_whether_its_next_life_would_fail_alike(
         link.send = lambda message, *frames: said.append(message)
         return link
 
-    async def find(settings: object, link: Link) -> str:
+    async def find(settings: object, link: Link, role: str) -> str:
         return ""
 
+    async def flush(link: Link, limit_s: float) -> bool:
+        return True
+
     monkeypatch.setattr(Link, "attach", attach)
-    monkeypatch.setattr(Link, "flush", find)
+    monkeypatch.setattr(Link, "flush", flush)
     monkeypatch.setattr(served, "find_model", find)
     monkeypatch.setattr(served, "_make_worker", lambda role, settings, directory: Broken())
     monkeypatch.setattr(served, "Overrides", lambda role, overrides: lambda settings: settings)
@@ -67,7 +70,7 @@ async def test_one_that_an_operator_drains_while_it_fetches_the_model_leaves(mon
         link.send = lambda message, *frames: said.append(message)
         return link
 
-    async def fetch(settings: object, link: Link) -> str:
+    async def fetch(settings: object, link: Link, role: str) -> str:
         link.on_drain()  # as the link does where the controller says it
         await asyncio.Event().wait()
         return ""
