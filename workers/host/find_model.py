@@ -38,5 +38,9 @@ async def find_model(settings: WorkerSettings, link: Link, role: Role) -> str:
     if not message.names or is_file(Path(directory) / "config.json"):  # it was made just now
         return directory
     kept = await asyncio.to_thread(keep_model_files, message.names, frames, message.digest)
-    logger.info("There is no model at %s; its configuration and tokenizer are now in %s.", directory, kept)
+    level = logging.INFO
+    if settings.model.path != link.settings.model.path:  # set for this machine, perhaps mistyped
+        level, directory = logging.WARNING, f"model.path={directory}, which was given to this worker"
+    text = "There is no model at %s; its configuration and tokenizer are now in %s."
+    logger.log(level, text, directory, kept)
     return str(kept)
