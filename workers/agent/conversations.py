@@ -10,17 +10,12 @@ is rendered completely.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateError
-
 from protocol.messages.pieces import ForkCause
 from workers.agent.fork_causes import cause_of, cause_of_tokens
 from workers.agent.messages import normal
-from workers.agent.rendering.renderer import Past, Renderer
+from workers.agent.rendering.renderer import TEMPLATE_ERRORS, Past, Renderer
 from workers.agent.rendering.spelling import Messages
 from workers.agent.transcript import Talk, Transcript
-
-TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What a chat template raises at messages or tools that it cannot write: its filters raise Python's own."""
 
 
 class TooManyConversations(ValueError):

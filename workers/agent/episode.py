@@ -16,11 +16,11 @@ import numpy as np
 from protocol.messages import Ask, Begin, Turn
 from protocol.messages.pieces import ForkCause
 from protocol.settings import WorkerSettings
-from workers.agent.conversations import TEMPLATE_ERRORS, Conversations, Placed
+from workers.agent.conversations import Conversations, Placed
 from workers.agent.messages import TOO_DEEP, CheckedHistory, spoken
 from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
 from workers.agent.rendering.long_texts import LongText
-from workers.agent.rendering.renderer import Renderer, message_of
+from workers.agent.rendering.renderer import TEMPLATE_ERRORS, Renderer, message_of
 from workers.agent.saved_state import pack, unpack
 
 EpisodeKey = tuple[int, int, int]

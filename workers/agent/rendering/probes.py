@@ -7,11 +7,9 @@ probe fails only that probe.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateError
-
 from protocol.errors import ConfigError
 from workers.agent.rendering.library import LibraryRenderer
-from workers.agent.rendering.renderer import Past, Renderer, TemplateRenderer
+from workers.agent.rendering.renderer import TEMPLATE_ERRORS, Past, Renderer, TemplateRenderer
 from workers.models.tokenizer import TOOLS as TOOLS_OFFERED
 from workers.models.tokenizer import read_arguments
 
@@ -76,7 +74,7 @@ def _try(renderer: Renderer, talk: Talk) -> str:
         prompt = renderer.render(talk.before, talk.tools)
         answered = renderer.render([*talk.before, talk.answer, *talk.new], talk.tools)
         behind = _behind(renderer, prompt, answered, talk)
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
+    except (*TEMPLATE_ERRORS, ValueError) as error:
         return f"{REFUSED}: {type(error).__name__}: {error}"
     if behind is None:
         return "the renderer does not only append"
@@ -156,7 +154,7 @@ def _is_read(renderer: LibraryRenderer, talk: Talk) -> bool:
 def _whole(renderer: Renderer, talk: Talk) -> list[int] | None:
     try:
         return renderer.render([*talk.before, talk.answer, *talk.new], talk.tools)
-    except (TemplateError, ValueError, TypeError, KeyError):
+    except (*TEMPLATE_ERRORS, ValueError):
         return None
 
 

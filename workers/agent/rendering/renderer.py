@@ -13,6 +13,8 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol, Self
 
+from jinja2 import TemplateError
+
 from workers.agent.messages import with_tool_names
 from workers.agent.rendering.spelling import (
     Hidden,
@@ -35,6 +37,8 @@ from workers.models.tokenizer import (
 
 STAND_IN = "stand-in"
 CALL_ID_CHARS = 9  # as the strictest templates require
+TEMPLATE_ERRORS = (TemplateError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What a chat template raises at messages or tools that it cannot write: its filters raise Python's own."""
 
 
 class Past(NamedTuple):

@@ -101,6 +101,15 @@ def test_a_template_that_strips_thinking_is_found_out_and_refused_only_where_ask
     check_probes(TemplateRenderer(make_tokenizer("keeps")), "refuse")
 
 
+def test_a_template_that_fails_on_every_text_only_fails_the_probes():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% for k in m.content | dictsort %}{% endfor %}{% endfor %}"
+    )
+    verdicts = check_probes(TemplateRenderer(tokenizer), "refuse")
+    assert "refuses it: AttributeError" in verdicts["a user's turn"]
+
+
 @pytest.mark.parametrize("joint", ["+", "~"])
 def test_a_template_that_wants_arguments_as_text_gets_text(joint):
     """It fails on an object (DeepSeek's), or prints it as Python does."""
