@@ -162,7 +162,8 @@ class _Playing:
         self.turns = self.tokens = 0  # of all conversations
         self.trained_tokens = 0
         self.open = self.promised = 0  # open requests, and the tokens that they may have
-        self.awaited_s = 0.0  # seconds that the answered requests took
+        self.awaited_s = 0.0  # seconds in which requests that were answered were open, each counted once
+        self.counted_at = 0.0  # to which time they are counted, while one is open
         self.cut_by = ""  # the limit that cut the newest trained turn
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -294,6 +295,8 @@ class EndpointEpisodes:
             text = f"The policy has said {playing.tokens} tokens (agent.max_sampled_tokens)."
             child.refuse(number, question, "tokens", text)
         else:
+            if not playing.open:
+                playing.counted_at = asyncio.get_running_loop().time()
             playing.open += 1
             playing.promised += budget.most
             task = asyncio.create_task(self._answer(child, number, question, asked, budget), name="a turn")
@@ -314,8 +317,6 @@ class EndpointEpisodes:
         self, child: AgentChild, number: int, question: int, asked: dict[str, Any], budget: _Budget
     ) -> None:
         playing, tools = self._playing[number], asked.get("tools") or None
-        clock = asyncio.get_running_loop().time
-        began = clock()
         try:
             messages = check_messages(asked["chat"])
             is_trained = not asked.get("is_untrained")
@@ -330,7 +331,9 @@ class EndpointEpisodes:
             if not playing.ended.done():
                 playing.ended.set_exception(error)
         else:
-            playing.awaited_s += clock() - began
+            now = asyncio.get_running_loop().time()
+            playing.awaited_s += now - playing.counted_at
+            playing.counted_at = now
             playing.turns += 1
             playing.tokens += answer.tokens
             playing.conversations.answered(conversation, messages, answer.message, tools)

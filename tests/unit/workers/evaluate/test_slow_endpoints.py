@@ -14,6 +14,7 @@ from workers.agent.child import Ended
 from workers.evaluate.endpoint import REQUEST_S, EndpointAnswer, EndpointEpisodes
 from workers.evaluate.played import Lost
 
+ASK = {"chat": [{"role": "user", "content": "?"}]}
 LIMITS = {"start_timeout_s": 9.0, "episode_timeout_s": 9.0}
 
 
@@ -43,10 +44,15 @@ class Process:
     def answer(self, number, question, answer):
         asyncio.get_running_loop().skipped_s += self.own_s
         if question < self.turns:
-            ask = {"chat": [{"role": "user", "content": "?"}]}
-            asyncio.get_running_loop().call_soon(self.episodes.on_ask, self, number, question + 1, ask)
+            self.ask(number, question + 1)
         else:
             self.episodes.on_ended(number, Ended(1.0, (), (), ""))
+
+    def ask(self, number, question):
+        asyncio.get_running_loop().call_soon(self.episodes.on_ask, self, number, question, ASK)
+
+    async def wait_for_answer(self):
+        await asyncio.sleep(0)
 
     def cancel(self, number):
         """It is over already."""
@@ -55,12 +61,48 @@ class Process:
         """It works."""
 
 
+class Crowd(Process):
+    """A process whose agent asks eight times at once at first."""
+
+    left = 8
+
+    def begin(self, number, seed, row, door):
+        for _ in range(self.left):
+            self.ask(number, 0)
+
+    def answer(self, number, question, answer):
+        self.left -= 1
+        if self.left <= 0:
+            super().answer(number, question, answer)
+
+
+class Relay(Process):
+    """A process whose agent always has a request open: each is answered once the next has come."""
+
+    asked = 0
+    next_came: asyncio.Event | None = None
+
+    def begin(self, number, seed, row, door):
+        for question in (1, 2):
+            self.ask(number, question)
+
+    async def wait_for_answer(self):
+        self.asked += 1
+        if self.next_came is not None:
+            self.next_came.set()
+        self.next_came = mine = asyncio.Event()
+        if self.asked <= self.turns:
+            await mine.wait()
+
+
 def play(process, *, answer_s):
     """An episode of this process, at an endpoint that takes so long for each answer."""
 
     async def chat(messages, tools, most, *, template_kwargs):
-        asyncio.get_running_loop().skipped_s += answer_s
-        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + answer_s
+        await process.wait_for_answer()
+        loop.skipped_s += max(0.0, ends - loop.time())
         return EndpointAnswer({"role": "assistant", "content": "two"}, "stop", 1)
 
     async def run():
@@ -86,3 +128,12 @@ def test_the_time_of_many_slow_answers_does_not_count():
 def test_the_time_of_the_environment_counts():
     with pytest.raises(Lost, match="came to no end in the time"):
         play(Process(turns=9, own_s=REQUEST_S / 4), answer_s=0.5)
+
+
+def test_the_time_of_requests_that_are_open_together_is_left_out_once():
+    with pytest.raises(Lost, match="came to no end in the time"):
+        play(Crowd(turns=1, own_s=REQUEST_S * 2), answer_s=REQUEST_S / 2)
+
+
+def test_the_time_of_answers_does_not_count_while_others_are_awaited():
+    assert play(Relay(turns=9, own_s=0.0), answer_s=REQUEST_S / 2).reward == 1.0
