@@ -235,7 +235,7 @@ class EndpointEpisodes:
         if has_door:
             child.count(number, 0)  # its turns are between its client and the endpoint
         try:
-            ended = await self._end_of(playing)
+            ended = await self._end_of(playing, has_door=has_door)
         finally:
             del self._playing[number]
             child.cancel(number)
@@ -248,14 +248,17 @@ class EndpointEpisodes:
             raise Lost(NO_REWARD)
         return self._played(playing, ended)
 
-    async def _end_of(self, playing: _Playing) -> Ended:
-        """How an episode has ended; the time of requests that were answered does not count. Raises: Lost."""
+    async def _end_of(self, playing: _Playing, *, has_door: bool) -> Ended:
+        """How an episode has ended; the time of answered requests counts only at the door. Raises: Lost."""
         agent, clock = self._settings.agent, asyncio.get_running_loop().time
-        until = clock() + agent.start_timeout_s + agent.episode_timeout_s + REQUEST_S
+        limit_s = agent.start_timeout_s + agent.episode_timeout_s + REQUEST_S
+        until = clock() + limit_s
         while not playing.ended.done():
             if (left_s := until + playing.awaited_s - clock()) <= 0:
+                answers = "at the door the endpoint's answers count, too" if has_door else "without answers"
                 raise Lost(
-                    "The episode came to no end in the time that its environment and the endpoint have."
+                    f"The episode came to no end in {limit_s:g} s ({answers}). "
+                    "Raise agent.episode_timeout_s, or look at what it waits for."
                 )
             await asyncio.wait({playing.ended}, timeout=left_s)
         return playing.ended.result()

@@ -15,6 +15,7 @@ from workers.evaluate.endpoint import REQUEST_S, EndpointAnswer, EndpointEpisode
 from workers.evaluate.played import Lost
 
 ASK = {"chat": [{"role": "user", "content": "?"}]}
+NO_END = r"came to no end in 618 s \(without answers\)\. Raise agent\.episode_timeout_s"
 LIMITS = {"start_timeout_s": 9.0, "episode_timeout_s": 9.0}
 
 
@@ -59,6 +60,19 @@ class Process:
 
     def answered(self, child):
         """It works."""
+
+
+class AtTheDoor(Process):
+    """A process whose agent asks the endpoint itself, and is answered too late."""
+
+    asks_at_door = True
+
+    def begin(self, number, seed, row, door):
+        loop = asyncio.get_running_loop()
+        loop.call_soon(setattr, loop, "skipped_s", REQUEST_S * 2)
+
+    def count(self, number, turns):
+        """It has no turns here."""
 
 
 class Crowd(Process):
@@ -126,14 +140,21 @@ def test_the_time_of_many_slow_answers_does_not_count():
 
 
 def test_the_time_of_the_environment_counts():
-    with pytest.raises(Lost, match="came to no end in the time"):
+    with pytest.raises(Lost, match=NO_END):
         play(Process(turns=9, own_s=REQUEST_S / 4), answer_s=0.5)
 
 
 def test_the_time_of_requests_that_are_open_together_is_left_out_once():
-    with pytest.raises(Lost, match="came to no end in the time"):
+    with pytest.raises(Lost, match=NO_END):
         play(Crowd(turns=1, own_s=REQUEST_S * 2), answer_s=REQUEST_S / 2)
 
 
 def test_the_time_of_answers_does_not_count_while_others_are_awaited():
     assert play(Relay(turns=9, own_s=0.0), answer_s=REQUEST_S / 2).reward == 1.0
+
+
+def test_an_agent_at_the_door_is_told_that_answers_count():
+    with pytest.raises(
+        Lost, match=r"in 618 s \(at the door the endpoint's answers count, too\)\. Raise agent"
+    ):
+        play(AtTheDoor(turns=1, own_s=0.0), answer_s=0.0)
