@@ -131,7 +131,9 @@ def _file_of(found: Path) -> Path:
     suffix = found.suffix.lower()
     is_nameless = suffix in TOLD_BY_NAME and whole.suffix.lower() != suffix  # as in the cache of the Hub
     is_dated = any(part.startswith("..") for part in whole.parts)  # a mount of Kubernetes, of this pod alone
-    return found.parent.resolve() / found.name if is_nameless or is_dated else whole
+    if is_dated:  # by the link of a file, or of a folder above it
+        return Path(os.path.abspath(found))
+    return found.parent.resolve() / found.name if is_nameless else whole
 
 
 def file_meant(file: Path) -> str:

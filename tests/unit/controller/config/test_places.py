@@ -56,16 +56,22 @@ def mounted(folder: Path, date: str) -> Path:
     for name in ("play.py", "run.yaml"):
         (folder / name).symlink_to(f"..data/{name}")
     (folder / "play.py").write_text("def score(completion):\n    return 0.0\n")
-    (folder / "run.yaml").write_text("reward: {function: play.py:score}\n")
+    (folder / "run.yaml").write_text(
+        "reward: {function: play.py:score}\nlogging: {trackers: ['lib/log.py:make']}\n"
+    )
+    (folder / date / "lib").mkdir()
+    (folder / date / "lib" / "log.py").touch()
+    (folder / "lib").symlink_to("..data/lib")  # links are at the top alone
     return folder
 
 
 def test_code_of_a_mounted_configuration_has_the_path_that_it_has_in_other_pods(tmp_path):
-    folder = mounted(tmp_path / "config", "..2026_01_01")
-    assert load_config(folder / "run.yaml").reward.function == f"{folder}/play.py:score"
-    folder.rename(tmp_path / "before")
-    mounted(folder, "..2026_01_02")  # by the next pod
-    assert load_config(folder / "run.yaml").reward.function == f"{folder}/play.py:score"
+    folder = tmp_path / "config"
+    for date in ("..2026_01_01", "..2026_01_02"):  # the latter is of the next pod
+        config = load_config(mounted(folder, date) / "run.yaml")
+        assert config.reward.function == f"{folder}/play.py:score"
+        assert config.logging.trackers == (f"{folder}/lib/log.py:make",)
+        folder.rename(tmp_path / date)
 
 
 def test_a_link_whose_name_alone_tells_the_format_keeps_it(tmp_path):
