@@ -24,6 +24,8 @@ from protocol.settings import RewardSettings
 TASKSET = "verifiers:"
 TOLD_BY_NAME = (".csv", ".tsv")
 """Ends of names that alone tell the format of a file."""
+TABLES = (*TOLD_BY_NAME, ".parquet", ".jsonl", ".json", ".ndjson", ".arrow")
+"""Ends of names of tables: a link to one is read as its file says."""
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -129,7 +131,7 @@ def _file_of(found: Path) -> Path:
     if os.path.exists(found) and not os.path.exists(whole):
         return found  # a pipe of a shell: its link names no file
     suffix = found.suffix.lower()
-    is_nameless = suffix in TOLD_BY_NAME and whole.suffix.lower() != suffix  # as in the cache of the Hub
+    is_nameless = suffix in TOLD_BY_NAME and whole.suffix.lower() not in TABLES  # as in the cache of the Hub
     is_dated = any(part.startswith("..") for part in whole.parts)  # a mount of Kubernetes, of this pod alone
     if is_dated:  # by the link of a file, or of a folder above it
         return Path(os.path.abspath(found))

@@ -78,14 +78,16 @@ def test_a_link_whose_name_alone_tells_the_format_keeps_it(tmp_path):
     """As the cache of the Hub has its files."""
     (tmp_path / "blob").write_text("prompt,answer\na,1\n")
     (tmp_path / "rows.csv").write_text("prompt\nb\n")
-    for name, target in {"train.csv": "blob", "other.csv": "rows.csv", "train.jsonl": "blob"}.items():
+    (tmp_path / "real.tsv").write_text("prompt\tanswer\nb\t1\n")
+    links = {"train.csv": "blob", "other.csv": "rows.csv", "tabs.csv": "real.tsv", "train.jsonl": "blob"}
+    for name, target in links.items():
         (tmp_path / name).symlink_to(target)
 
     def meant(name: str) -> str:
         config = Config.model_validate({"data": {"path": name}})
         return Path(with_absolute_paths(config, tmp_path).data.path).name
 
-    assert [*map(meant, ("train.csv", "other.csv", "train.jsonl"))] == ["train.csv", "rows.csv", "blob"]
+    assert [*map(meant, links)] == ["train.csv", "rows.csv", "real.tsv", "blob"]
 
 
 @pytest.fixture
