@@ -61,6 +61,12 @@ class Evaluee(NamedTuple):
 
 def _directory(given: str, config: Config) -> Path:
     """The directory of a model or an adapter. Raises: ConfigError if it has none."""
+    resume = config.run.resume
+    if not given and resume not in ("auto", "never") and not is_file(run_folder(config) / "run.db"):
+        raise ConfigError(
+            f"run.resume is {resume!r}, and there is no run.db in it. Expected the directory of a run, or "
+            "--checkpoint DIR."
+        )
     newest = newest_checkpoint(run_folder(config))
     directory = Path(given or newest or _initial_model(config))
     if not any(is_file(directory / name) for name in ("config.json", ADAPTER_CONFIG)):

@@ -185,8 +185,19 @@ def test_a_checkpoint_that_is_there_is_proposed(config, adapter):
 
 
 def test_the_run_that_a_configuration_resumes_is_meant_wherever_it_lies(config, asked, adapter):
+    (adapter.parents[1] / "run.db").touch()
     elsewhere = config.run.model_copy(update={"name": "two", "resume": str(adapter.parents[1])})
     config = config.model_copy(update={"run": elsewhere})
     evaluate(config, Evaluee(), rows=1)
     assert asked[-1]["adapter"] == str(adapter)
     assert asked[-1]["directory"] == str(adapter.parents[1] / "model")
+
+
+def test_a_run_to_resume_that_is_not_there_is_told_and_not_evaluated_as_its_initial_model(
+    config, asked, adapter
+):
+    resumed = config.run.model_copy(update={"resume": str(adapter.parents[2] / "typo")})
+    config = config.model_copy(update={"run": resumed})
+    with pytest.raises(ConfigError, match=r"run\.resume is '.*/typo', and there is no run\.db in it"):
+        evaluate(config, Evaluee(), rows=1)
+    assert not asked
