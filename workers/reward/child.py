@@ -20,6 +20,8 @@ from workers.reward import pipe as pipe
 
 BLOCKED_SHARE = 0.5
 """Share of a call's limit. A call that others kept from running for longer is not blamed."""
+TRIES_ALONE = 5
+"""Times that a call which cannot begin is asked alone, at most."""
 
 
 class ScoringFailed(Exception):
@@ -66,6 +68,7 @@ class Call:
     members: int
     answer: asyncio.Future[list[float]]
     is_alone: bool = False  # no other call may be in the process
+    tries_alone: int = 0  # times that it was sent since
     timer: asyncio.TimerHandle | None = None
     has_begun: bool = False
     had_company: bool = False  # of other calls
@@ -123,12 +126,19 @@ class RewardChild(KeptProcess):
     def _settled(self) -> None:
         suspects = [call for call in self.calls.values() if call.has_begun] or list(self.calls.values())
         culprit = self._culprit
-        if culprit is None and len(suspects) == 1 and (suspects[0].has_begun or suspects[0].is_alone):
-            culprit = suspects[0]  # also if it could not even begin alone: else it would be asked for ever
+        if culprit is None and len(suspects) == 1 and self._is_to_blame(suspects[0]):
+            culprit = suspects[0]
         for call in reversed(self.calls.values()):  # what is asked again goes to the front of the line
             is_suspect = culprit is None and call in suspects
             call.settle(self._failure() if call is culprit else AskAgain(is_alone=is_suspect))
         self._on_gone(self)
+
+    def _is_to_blame(self, call: Call) -> bool:
+        """Whether the only suspect is: it had begun, or could not begin where no earlier call left anything.
+
+        The number of its tries is limited, as other calls may be the first in every new process.
+        """
+        return call.has_begun or (call.is_alone and (self._asked == 1 or call.tries_alone >= TRIES_ALONE))
 
     def _failure(self) -> ScoringFailed:
         """The error of the call that is to blame."""
@@ -141,6 +151,7 @@ class RewardChild(KeptProcess):
         """Send one more call to the process."""
         self._asked += 1
         call.has_begun = call.is_cancelled = call.is_heard = False
+        call.tries_alone += call.is_alone
         call.had_company = bool(self.calls)
         for other in self.calls.values():
             other.had_company = True
