@@ -166,7 +166,7 @@ def write_checkpoint(
         shutil.rmtree(aside, ignore_errors=True)  # it may hold what room there was
         if isinstance(error, RunError):
             raise
-        raise _refused(path, error, model_directory) from error
+        raise _refused(path, error, model_directory if adapter is None else None) from error
     _thin_out(directory, policy_version, keep)
     return path
 
@@ -190,12 +190,13 @@ def _remove(path: Path) -> None:
 
 
 def _refused(path: Path, error: Exception | str, model_directory: Path | None = None) -> RunError:
-    if model_directory is not None and not is_file(model_directory / "config.json"):
+    is_gone = model_directory is not None and not is_file(model_directory / "config.json")
+    if is_gone and isinstance(error, FileNotFoundError):
         return RunError(
-            f"The checkpoint {path} could not be written: {model_directory}, from which it takes tokenizer "
-            "and configuration, has no config.json any more. Put the model back, and the same command goes "
-            "on. Another run removes its older checkpoints (trainer.keep_checkpoints): copy one before a run "
-            "begins from it."
+            f"The checkpoint {path} could not be written ({error}): {model_directory}, from which it takes "
+            "tokenizer and configuration, has no config.json any more. Put the model back, and the same "
+            "command goes on. Another run removes its older checkpoints (trainer.keep_checkpoints): copy one "
+            "before a run begins from it."
         )
     return RunError(
         f"The checkpoint {path} could not be written: {error}. Expected a writable directory with room "

@@ -144,11 +144,22 @@ def test_only_the_newest_are_kept_and_ten_is_newer_than_nine(write):
 
 def test_a_model_that_is_gone_is_told_of_and_no_disk(write, model_directory):
     (model_directory / "config.json").unlink()
-    with pytest.raises(RunError, match=r"/model, .* has no config\.json any more\. Put the model back"):
+    no_config = r"\(\[Errno 2\] .*\): .*/model, .* has no config\.json any more\. Put the model back"
+    with pytest.raises(RunError, match=no_config):
         write(1)
     model_directory.rmdir()
     with pytest.raises(RunError, match=r"no config\.json any more"):
         write(2)
+
+
+def test_a_disk_without_room_is_told_of_also_where_the_model_is_gone(write, model_directory, monkeypatch):
+    def without_room(*folders):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (model_directory / "config.json").unlink()
+    monkeypatch.setattr("workers.trainer.checkpoints._copy_small_files", without_room)
+    with pytest.raises(RunError, match=r"No space left on device\. Expected a writable directory"):
+        write(1)
 
 
 def test_a_checkpoint_has_all_chat_templates_of_the_model(write, model_directory):
