@@ -153,7 +153,7 @@ class _Episode:
         self._own_s = 0.0  # seconds that its environment took
         self._said: dict[int, list[str]] = defaultdict(list)
         self._last: dict[int, list[int]] = {}  # the newest answer per trajectory
-        self._turns = 0
+        self._has_asked = False  # its start is over
         self._took_s: dict[tuple[int, int], float] = {}  # from each ask until its turn was sent
         self._forks: list[ForkCause] = []
         self._answering: set[asyncio.Task[None]] = set()
@@ -170,6 +170,7 @@ class _Episode:
                 message, frames = await self._next(heard, limit_s)
                 limit_s = agent.turn_timeout_s
                 if isinstance(message, Ask):
+                    self._has_asked = True
                     task = asyncio.create_task(self._time(message, frames[0]), name="a turn")
                     self._answering.add(task)
                 elif isinstance(message, EpisodeFailed):
@@ -196,7 +197,8 @@ class _Episode:
         try:
             while not hearing.done():
                 is_alone, began = not self._answering, clock()
-                left_s = min(limit_s, self._settings.agent.episode_timeout_s - self._own_s)
+                rest_s = self._settings.agent.episode_timeout_s - self._own_s
+                left_s = min(limit_s, rest_s) if self._has_asked else limit_s  # as in a run
                 done, _ = await asyncio.wait(
                     {hearing, *self._answering},
                     timeout=max(0.0, left_s) if is_alone else None,
@@ -204,7 +206,7 @@ class _Episode:
                 )
                 self._own_s += clock() - began if is_alone else 0.0
                 if not done:
-                    key = "episode" if left_s < limit_s else "turn" if self._turns else "start"
+                    key = "episode" if left_s < limit_s else "turn" if self._has_asked else "start"
                     raise _Silent(f"Its environment was silent for {left_s:.1f} s (agent.{key}_timeout_s).")
                 for task in done & self._answering:
                     self._answering.discard(task)
@@ -244,7 +246,6 @@ class _Episode:
             self._sampled[ask.member] += found.tokens
         self._said[ask.member].append(self._of._tokenizer.decode(found.tokens, skip_special_tokens=True))
         self._last[ask.member] = found.tokens
-        self._turns += 1
         attempt = ask.attempt + 1
         segments = (Segment(attempt, 0, len(found.tokens)),)
         turn = Turn(*self._key, ask.number, ask.member, attempt, found.ending, segments)

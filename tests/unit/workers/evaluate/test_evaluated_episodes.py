@@ -192,7 +192,7 @@ async def test_silence_after_a_turn_is_worth_nothing_where_a_run_scores_it(play)
         ({"turn_timeout_s": 0.01}, silent, "turn"),
         ({"turn_timeout_s": 99.0, "episode_timeout_s": 0.01}, silent, "episode"),
         ({"start_timeout_s": 0.01}, lambda message, row: [], "start"),
-        ({"start_timeout_s": 99.0, "episode_timeout_s": 0.01}, lambda message, row: [], "episode"),
+        ({"start_timeout_s": 0.01, "episode_timeout_s": 0.005}, lambda message, row: [], "start"),
     ],
 )
 async def test_silence_names_the_limit_that_it_has_passed(play, limits, script, key):
