@@ -74,6 +74,17 @@ def test_an_installation_that_fails_before_it_changes_anything_leaves_what_was_t
     assert not install.is_complete(environment, ["workers"])
 
 
+@pytest.fixture
+def _handlers():
+    """Ctrl-C as on a terminal; and all back as they were, which a program that is stopped leaves ignored."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
 @pytest.mark.parametrize(
     ("extra", "last", "is_whole"),
     [
@@ -92,19 +103,14 @@ def test_one_that_is_stopped_before_it_changes_anything_leaves_what_was_there(
             signal.raise_signal(signal.SIGINT)
 
     os.mkfifo(environment / "gate")
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
     install.install(environment, ["workers"])
     monkeypatch.setattr(install, "print", stop, raising=False)
-    try:
-        with pytest.raises(KeyboardInterrupt, match="as it was. Start" if is_whole else "unfinished, as it"):
-            install.install(environment, [extra])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with pytest.raises(KeyboardInterrupt, match="as it was. Start" if is_whole else "unfinished, as it"):
+        install.install(environment, [extra])
     assert install.is_complete(environment, ["workers"]) == is_whole
 
 
+@pytest.mark.usefixtures("_handlers")
 def test_one_that_is_stopped_does_not_wait_for_what_has_left_its_session(environment, monkeypatch):
     """Such as a cache of a compiler, which holds the pipe of the installer open."""
     waited = threading.Event()
@@ -121,12 +127,10 @@ def test_one_that_is_stopped_does_not_wait_for_what_has_left_its_session(environ
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(install, "print", stop, raising=False)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             install.install(environment, ["outlived"])
     finally:
-        signal.signal(signal.SIGINT, before)
         limit.cancel()
     assert not waited.is_set()
     let_go()
