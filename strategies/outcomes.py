@@ -13,7 +13,7 @@ from protocol.settings import TrainerSettings
 from strategies.batches.spreads import deviation
 
 EPSILON = 1e-6  # keeps a group without variance at zero advantage instead of dividing by zero
-ALONE = 1.0  # divides a reward that is compared with no other, and has no deviation
+LONE_DIVISOR = 1.0  # of a reward that is compared with no other, and so has no deviation
 
 
 def mean_of_group(rewards: Sequence[float]) -> list[float]:
@@ -37,17 +37,17 @@ BASELINES: dict[str, Callable[[Sequence[float]], list[float]]] = {
 
 
 def group_advantages(
-    rewards: Sequence[float], *, baseline: str, scale: str, alone: float = ALONE
+    rewards: Sequence[float], *, baseline: str, scale: str, lone_divisor: float = LONE_DIVISOR
 ) -> list[float]:
     """(reward - baseline) / (sample standard deviation + 1e-6); 0 and 1 if they are not the group's.
 
-    A single reward has no deviation and is divided by `alone`: a group may be left with one episode
+    A single reward has no deviation and is divided by `lone_divisor`: a group may be left with one episode
     (`agent.on_limit: mask`), and a turn may be reached by one alone.
     """
     compared = [0.0] * len(rewards) if baseline not in BASELINES else BASELINES[baseline](rewards)
     divisor = 1.0
     if scale == "group_std":
-        divisor = EPSILON + deviation(rewards) if len(rewards) > 1 else alone
+        divisor = EPSILON + deviation(rewards) if len(rewards) > 1 else lone_divisor
     return [(reward - expected) / divisor for reward, expected in zip(rewards, compared, strict=True)]
 
 
@@ -81,16 +81,16 @@ def outcomes(
     *,
     settings: TrainerSettings,
     max_tokens: int,
-    alone: float = ALONE,
+    lone_divisor: float = LONE_DIVISOR,
 ) -> tuple[float, ...]:
     """The outcomes of one group with the settings of `trainer`, including length penalties.
 
-    `alone`: see `group_advantages`.
+    `lone_divisor`: see `group_advantages`.
     """
     penalties = overlong_penalties(response_tokens, settings=settings, max_tokens=max_tokens)
     penalized = [reward + penalty for reward, penalty in zip(rewards, penalties, strict=True)]
     baseline, scale = settings.baseline, settings.advantage_scale
-    return tuple(group_advantages(penalized, baseline=baseline, scale=scale, alone=alone))
+    return tuple(group_advantages(penalized, baseline=baseline, scale=scale, lone_divisor=lone_divisor))
 
 
 class TurnsView(NamedTuple):
@@ -104,7 +104,7 @@ class TurnsView(NamedTuple):
     discount: float  # `agent.turn_discount`
     baseline: str  # `trainer.baseline`
     scale: str  # `trainer.advantage_scale`
-    alone: float = ALONE  # see `group_advantages`
+    lone_divisor: float = LONE_DIVISOR  # see `group_advantages`
 
 
 def by_returns(view: TurnsView) -> list[list[float]]:
@@ -120,7 +120,7 @@ def by_returns(view: TurnsView) -> list[list[float]]:
         there = [place for place, one in enumerate(returns) if turn < len(one)]
         compared = group_advantages(
             [returns[place][turn] for place in there],
-            baseline=view.baseline, scale=view.scale, alone=view.alone,
+            baseline=view.baseline, scale=view.scale, lone_divisor=view.lone_divisor,
         )  # fmt: skip
         for place, advantage in zip(there, compared, strict=True):
             found[place].append(advantage)

@@ -10,7 +10,7 @@ from protocol.messages import Message, Role
 from protocol.messages.record import record
 
 OLD_RULES, RULES = 1, 2
-"""What new runs decide otherwise than those of older releases, which keep their rules to their end.
+"""The rules of a run that an older release began, and of a new one; a run keeps its rules to its end.
 
 | | rules 1 | rules 2 |
 |---|---|---|

@@ -22,6 +22,8 @@ HELD_BYTES = 64 << 20  # of rows in memory
 BATCH_ROWS, FIRST_BATCH_ROWS = 1024, 16  # rows decoded at once; the second while their size is not known
 BATCH_BYTES = 4 << 20  # of rows decoded at once, by the largest rows so far
 BUFFER_BYTES = 1 << 20
+UNREADABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError)
+"""What pyarrow raises at a value that Python cannot hold: text not in UTF-8, a far time, an unknown zone."""
 
 
 class Part(NamedTuple):
@@ -153,7 +155,7 @@ class Parquet:
         """The rows of a batch: converted together, which is several times as fast as one by one."""
         try:
             rows = batch.to_pylist()
-        except Exception:  # as in `_found`, which names the row
+        except UNREADABLE:  # as in `_found`, which names the row
             for offset in range(batch.num_rows):
                 yield self._found(part, first + offset, batch.slice(offset, 1))
             return
@@ -168,9 +170,7 @@ class Parquet:
         place = self._place(part, number)
         try:
             return place, row.to_pylist()[0]
-        except MemoryError:
-            raise
-        except Exception as error:  # no UTF-8, a time that Python cannot hold, a zone that nobody knows
+        except UNREADABLE as error:
             named = zip(row.schema.names, row.columns, strict=True)
             odd = ", ".join(repr(name) for name, column in named if not _has_value(column))
             if not odd:
@@ -228,7 +228,7 @@ def _has_value(column: Any) -> bool:
     """Whether the values of a column can be had in Python."""
     try:
         column.to_pylist()
-    except Exception:  # as above, where it is told
+    except UNREADABLE:  # as above, where it is told
         return False
     return True
 

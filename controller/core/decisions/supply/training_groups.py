@@ -15,7 +15,7 @@ from controller.core.state.agents.episode_rewards import says_what_turns_earned,
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from strategies.outcomes import ALONE, EPSILON, TurnsView, outcomes, overlong_penalties
+from strategies.outcomes import EPSILON, LONE_DIVISOR, TurnsView, outcomes, overlong_penalties
 
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits, and reading on is pointless
 
@@ -66,8 +66,9 @@ class TrainingGroups:
         self._filtered.reset()
         lengths, trainer = group.response_lengths, self.state.config.trainer
         most = self.state.longest_response(group)
-        alone = self._divisor_alone()
-        group.outcomes = outcomes(group.rewards, lengths, settings=trainer, max_tokens=most, alone=alone)
+        group.outcomes = outcomes(
+            group.rewards, lengths, settings=trainer, max_tokens=most, lone_divisor=self._lone_divisor()
+        )
         if self.state.config.agent.turn_rewards and group.episodes:
             penalties = overlong_penalties(lengths, settings=trainer, max_tokens=most)
             group.turn_outcomes = self._credit(group, penalties if says_what_turns_earned(group) else ())
@@ -127,13 +128,13 @@ class TrainingGroups:
         """The advantage of each turn of each response."""
         agent, trainer = self.state.config.agent, self.state.config.trainer
         rewards = tuple(map(tuple, turn_rewards(group, penalties)))
-        alone = self._divisor_alone()
-        view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale, alone)
+        divisor = self._lone_divisor()
+        view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale, divisor)
         return tuple(map(tuple, self.state.strategies.credit(view)))
 
-    def _divisor_alone(self) -> float:
-        """Divides a reward that is compared with no other: as the rules of the run have it."""
-        return ALONE if self.state.rules > OLD_RULES else EPSILON
+    def _lone_divisor(self) -> float:
+        """The divisor of a reward that is compared with no other, by the rules of the run."""
+        return LONE_DIVISOR if self.state.rules > OLD_RULES else EPSILON
 
     def _filtered_rewards(self, group: Group) -> str:
         """The rewards that the filter judged, for people."""

@@ -20,8 +20,8 @@ def is_rewarded(group: Group) -> bool:
 def places_to_score(group: Group) -> list[int]:
     """Places among `kept` of the responses that the reward function is asked for, in order.
 
-    Of an agent those without a reward: of another, one whose environment was silent for too long or which
-    told its reward itself, no messages are kept. Older releases asked for all of a group.
+    Of an agent only episodes without a reward of their own: the messages of others, which told a reward or
+    whose environment was silent for too long, are not kept. Older releases asked for all of a group.
     """
     kept = group.kept_episodes
     is_told = any(episode.earned == "scored" for episode in kept)
