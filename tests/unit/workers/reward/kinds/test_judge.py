@@ -40,30 +40,33 @@ class Endpoint:
         self.port = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await self._head(reader):
-            length = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
-            self.asked.append(json.loads(await reader.readexactly(length)))
-            self.keys += [key.decode() for key in re.findall(rb"(?i)authorization: bearer (\S+)", head)]
-            self.in_flight += 1
-            self.most_in_flight = max(self.most_in_flight, self.in_flight)
-            if self.in_flight == 3:
-                self.crowded.set()
-            if self.gate is not None:
-                await self.gate.wait()
-            answer = self.answers.pop(0) if self.answers else says("Fine. 7")
-            self.in_flight -= 1
-            if answer is None:
-                break
-            status, body = answer
-            header = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\nRetry-After: 0\r\n\r\n"
-            writer.write(header.encode() + body)
-        writer.close()
+        with contextlib.closing(writer):
+            while request := await self._request(reader):
+                head, body = request
+                self.asked.append(json.loads(body))
+                self.keys += [key.decode() for key in re.findall(rb"(?i)authorization: bearer (\S+)", head)]
+                self.in_flight += 1
+                self.most_in_flight = max(self.most_in_flight, self.in_flight)
+                if self.in_flight == 3:
+                    self.crowded.set()
+                if self.gate is not None:
+                    await self.gate.wait()
+                answer = self.answers.pop(0) if self.answers else says("Fine. 7")
+                self.in_flight -= 1
+                if answer is None:
+                    break
+                status, said = answer
+                header = f"HTTP/1.1 {status} x\r\nContent-Length: {len(said)}\r\nRetry-After: 0\r\n\r\n"
+                writer.write(header.encode() + said)
 
-    async def _head(self, reader: asyncio.StreamReader) -> bytes:
+    async def _request(self, reader: asyncio.StreamReader) -> tuple[bytes, bytes] | None:
+        """Head and body of the next request; None where the client has left, also in the middle of one."""
         try:
-            return await reader.readuntil(b"\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
+            return head, await reader.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
-            return b""
+            return None
 
 
 @pytest.fixture
